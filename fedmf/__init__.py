@@ -1,4 +1,5 @@
-"""User-level differentially private federated learning with correlated noise, and private moments of streams.
+"""User-level differentially private federated learning with correlated noise, and private moments
+of streams.
 
 A run is described by one value:
 
@@ -13,18 +14,19 @@ A run is described by one value:
     result = fedmf.simulate(run, "runs/digits")
     print(result.statement.render_text())
 
-A value only describes a run; `simulate`, `start`, `resume` and `plan` act on a run, and `run_sweep` on a
-`Sweep`. You can pass your own objects: a `Task` for any model and loss, a `Factorization` for the strategy
-matrix, or an object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms
-without training, `account` computes the privacy statement of a run, and `PrivateStream` releases running
-means and covariances of rows.
-What privacy rests on is in fedmf.matrices, fedmf.accounting, fedmf.noise, fedmf.clipping, fedmf.ledger and
-fedmf.release (docs/auditing.md). Around them are fedmf.mechanisms, fedmf.moments, fedmf.training,
-fedmf.optim, fedmf.runs, fedmf.statements, fedmf.sweeps, fedmf.streaming and fedmf.flower.
-Pages that docstrings cite as docs/NAME.md are in the source distribution.
+A value only describes a run; `simulate`, `start`, `resume` and `plan` act on a run, and `run_sweep`
+on a `Sweep`. You can pass your own objects: a `Task` for any model and loss, a `Factorization` for
+the strategy matrix, or an object with ``init`` and ``step`` for the server optimizer. `design`
+compares mechanisms without training, `account` computes the privacy statement of a run, and
+`PrivateStream` releases running means and covariances of rows. What privacy rests on is in
+fedmf.matrices, fedmf.accounting, fedmf.noise, fedmf.clipping, fedmf.ledger and fedmf.release
+(docs/auditing.md). Around them are fedmf.mechanisms, fedmf.moments, fedmf.training, fedmf.optim,
+fedmf.runs, fedmf.statements, fedmf.sweeps, fedmf.streaming and fedmf.flower. Pages that docstrings
+cite as docs/NAME.md are in the source distribution.
 
-Importing fedmf asks Intel's math library (MKL_CBWR), unless the environment already does, for products that
-do not depend on where in memory a matrix begins. It must be asked before the first product.
+Importing fedmf asks Intel's math library (MKL_CBWR), unless the environment already does, for
+products that do not depend on where in memory a matrix begins. It must be asked before the first
+product.
 """
 
 import os
@@ -36,7 +38,12 @@ from fedmf.lazy import lazily
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
-    from fedmf.cohorts import AvailableCohorts, BallsInBinsCohorts, CyclicCohorts, MinSeparatedCohorts
+    from fedmf.cohorts import (
+        AvailableCohorts,
+        BallsInBinsCohorts,
+        CyclicCohorts,
+        MinSeparatedCohorts,
+    )
     from fedmf.data import Dataset, Digits
     from fedmf.mechanisms.choice import NamedMechanism
     from fedmf.mechanisms.design import design

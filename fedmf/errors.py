@@ -22,7 +22,9 @@ class ConfigError(ValueError):
 
 
 class HorizonExceededError(RuntimeError):
-    """A round past the horizon n was asked for: nothing about it was calibrated, so no noise exists."""
+    """A round past the horizon n was asked for: nothing about it was calibrated, so no noise
+    exists.
+    """
 
 
 class UnsoundSumError(RuntimeError):
@@ -34,8 +36,8 @@ class PlatformError(ImportError):
 
     def __init__(self) -> None:
         super().__init__(
-            "fedmf needs Linux or macOS: records are locked with fcntl, which this platform does not have. "
-            "On Windows use WSL."
+            "fedmf needs Linux or macOS: records are locked with fcntl, which this platform does"
+            " not have. On Windows use WSL."
         )
 
 
@@ -54,13 +56,21 @@ def rebuilding(what: str, error: type[ValueError] = ValueError) -> Iterator[None
         if str(already) == one_line(str(already)):
             raise
         raise error(one_line(str(already))) from None
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as reason:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as reason:
         said = one_line(f"{type(reason).__name__}: {reason}")
         raise error(f"{what} must be as fedmf wrote it; it is damaged ({said}).") from None
 
 
 def one_line(text: str) -> str:
-    """A message in one line that a value in it cannot make endless: of a long one beginning and end.
+    """A message in one line that a value in it cannot make endless: of a long one beginning and
+    end.
 
     >>> one_line("two\\nlines"), len(one_line("x" * 10**6)) <= _MOST_CHARACTERS
     ('two lines', True)

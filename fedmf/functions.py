@@ -33,7 +33,9 @@ def function_of(of: str, name: str) -> Callable[..., Any]:
         ConfigError: it cannot be imported, or is no function.
     """
     here = Path.cwd()
-    if str(here) not in sys.path:  # a console script does not search it; python -m, Ray and Flower do
+    if (
+        str(here) not in sys.path
+    ):  # a console script does not search it; python -m, Ray and Flower do
         sys.path.append(str(here))
     try:
         found = pkgutil.resolve_name(name)
@@ -43,5 +45,7 @@ def function_of(of: str, name: str) -> Callable[..., Any]:
             f"(modules are searched on Python's path and in {here})"
         ) from error
     if not callable(found):
-        raise ConfigError(f"function (of {of}) must be callable; got {name!r}, a {type(found).__name__}.")
+        raise ConfigError(
+            f"function (of {of}) must be callable; got {name!r}, a {type(found).__name__}."
+        )
     return found

@@ -12,10 +12,12 @@ _IMPORT = re.compile(r"^    from ([\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
 
 
 def lazily(face: str) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a face: what it imports for type checkers alone is loaded at first use.
+    """The ``__getattr__`` of a face: what it imports for type checkers alone is loaded at first
+    use.
 
     Args:
-        face: its ``__name__``; such imports stand in it under ``if TYPE_CHECKING:``, absolute and unrenamed.
+        face: its ``__name__``; such imports stand in it under ``if TYPE_CHECKING:``, absolute and
+            unrenamed.
     """
 
     @cache

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-#: How neighbouring data sets differ in one user: its rows become zero, or become those of another user.
+#: How neighbouring data sets differ in one user: its rows become zero, or become those of another
+#: user.
 Adjacency = Literal["zero-out", "replace-one"]
 
-#: The most rounds that closed forms and optimised banded Toeplitz matrices are built for, which takes minutes
-#: there and seconds at 10⁶.
+#: The most rounds that closed forms and optimised banded Toeplitz matrices are built for, which
+#: takes minutes there and seconds at 10⁶.
 LARGEST_HORIZON: Final = 10_000_000
 
 
@@ -26,7 +27,8 @@ class Participation:
         min_separation: b ≥ 1; b = 1 lets a user join every round.
 
     Raises:
-        ValueError: a value is not a positive integer, or k participations b apart do not fit in n rounds.
+        ValueError: a value is not a positive integer, or k participations b apart do not fit in n
+            rounds.
 
     References:
         Choquette-Choo et al. (2023), "(Amplified) Banded Matrix Factorization", Definition 1.
@@ -45,18 +47,25 @@ class Participation:
         for symbol, name in (("n", "rounds"), ("k", "max_participations"), ("b", "min_separation")):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{symbol} ({name}) must be an integer of at least 1; got {value!r}.")
-        k, b, n = self.max_participations, self.min_separation, self.rounds
+                raise ValueError(
+                    f"{symbol} ({name}) must be an integer of at least 1; got {value!r}."
+                )
+        k = self.max_participations
+        b = self.min_separation
+        n = self.rounds
         if (k - 1) * b + 1 > n:
             raise ValueError(
-                f"k (max_participations) must satisfy (k - 1)*b + 1 <= n; got k={k}, b={b}, n={n}. "
-                f"With b={b} at most k={most_participations(n, b)} participations fit in {n} rounds."
+                f"k (max_participations) must satisfy (k - 1)*b + 1 <= n; got k={k}, b={b}, n={n}."
+                f" With b={b} at most k={most_participations(n, b)} participations fit in {n}"
+                " rounds."
             )
 
     @classmethod
     def as_many_as_fit(cls, rounds: int, min_separation: int) -> Participation:
         """The bound with the largest k that the horizon allows: k = ⌈n/b⌉."""
-        return cls(rounds, most_participations(max(1, rounds), max(1, min_separation)), min_separation)
+        return cls(
+            rounds, most_participations(max(1, rounds), max(1, min_separation)), min_separation
+        )
 
 
 def most_participations(rounds: int, min_separation: int) -> int:

@@ -1,8 +1,9 @@
 """Values that a run is made of: frozen, checked when they are made, and written down by themselves.
 
-The annotation of each field says what it is and within which range: ``Annotated[float, Field("…", gt=0)]``.
-One function, `Value.__post_init__`, makes fields of what Python, TOML, ``--set`` and Flower run configs give.
-The reference page and ``fedmf options`` are generated from the same annotations.
+The annotation of each field says what it is and within which range: ``Annotated[float, Field("…",
+gt=0)]``. One function, `Value.__post_init__`, makes fields of what Python, TOML, ``--set`` and
+Flower run configs give. The reference page and ``fedmf options`` are generated from the same
+annotations.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Field:
         if not (above and below):
             ends = "[" if self.ge is not None else "(", "]" if self.le is not None else ")"
             within = (
-                f"be an integer in {low}..{high}" if whole else f"lie in {ends[0]}{low:g}, {high:g}{ends[1]}"
+                f"be an integer in {low}..{high}"
+                if whole
+                else f"lie in {ends[0]}{low:g}, {high:g}{ends[1]}"
             )
             raise ValueError(within.replace("inf", "∞"))
 
@@ -114,12 +117,15 @@ class FieldOf:
         try:
             return _made(self.hint, self.about, value)
         except ValueError as error:
-            raise ValueError(f"{self.about.label(self.name)} must {error}; got {value!r}.") from None
+            raise ValueError(
+                f"{self.about.label(self.name)} must {error}; got {value!r}."
+            ) from None
 
 
 def _made(hint: Any, about: Field, value: Any) -> Any:
     """A value of the type that a hint asks for; else a `ValueError` that says what it must be."""
-    origin, parts = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    parts = get_args(hint)
     if origin in (Union, types.UnionType):
         (inner,) = [part for part in parts if part is not types.NoneType]
         return None if value is None else _made(inner, about, value)
@@ -132,7 +138,9 @@ def _made(hint: Any, about: Field, value: Any) -> Any:
     if hint is float and type(value) is int:
         value = float(value) if abs(value) < 2**1023 else math.inf
     if not (isinstance(value, float) if hint is float else type(value) is hint):
-        wanted = {str: "a string", bool: "true or false", int: "an integer", float: "a number"}[hint]
+        wanted = {str: "a string", bool: "true or false", int: "an integer", float: "a number"}[
+            hint
+        ]
         raise ValueError(f"be {wanted}")
     if hint in (int, float):
         about.check(value)
@@ -142,7 +150,9 @@ def _made(hint: Any, about: Field, value: Any) -> Any:
 def _list(part: type, about: Field, value: Any) -> tuple[Any, ...]:
     """A tuple, from one, from a list, or from text with commas."""
     if isinstance(value, str):
-        pieces = [] if part is int and value == EMPTY else [piece.strip() for piece in value.split(",")]
+        pieces = (
+            [] if part is int and value == EMPTY else [piece.strip() for piece in value.split(",")]
+        )
         if part is int and not all(re.fullmatch(r"[0-9]{1,10}", piece) for piece in pieces):
             raise ValueError("be integers separated by commas")
         value = [part(piece) for piece in pieces]
@@ -159,8 +169,8 @@ def _list(part: type, about: Field, value: Any) -> tuple[Any, ...]:
 class Value:
     """A frozen dataclass of one kind among several that may stand in the same place.
 
-    Its fields are strings, numbers, Booleans, None, or tuples of strings or numbers, each with a default, so
-    that it can be written in a configuration table.
+    Its fields are strings, numbers, Booleans, None, or tuples of strings or numbers, each with a
+    default, so that it can be written in a configuration table.
 
     Raises:
         ValueError: a field of another type or out of its range.
@@ -185,7 +195,8 @@ def fields_of(cls: type[Value]) -> Mapping[str, FieldOf]:
     """The fields of a class of values by name; what a field is, it inherits."""
     if not dataclasses.is_dataclass(cls):
         return {}
-    found, every = {}, [inspect.get_annotations(base, eval_str=True) for base in cls.__mro__]
+    found = {}
+    every = [inspect.get_annotations(base, eval_str=True) for base in cls.__mro__]
     for field in dataclasses.fields(cls):
         hints = [own[field.name] for own in every if field.name in own]  # its own before its bases'
         said = [part for hint in hints for part in get_args(hint)[1:] if isinstance(part, Field)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-#: As in pyproject.toml, which Flower reads; a package that Flower unpacks has no installed metadata.
+#: As in pyproject.toml, which Flower reads; a package that Flower unpacks has no installed
+#: metadata.
 __version__: Final = "0.3.0"
 
 #: How records name the software that wrote them.

@@ -55,11 +55,15 @@ from fedmf.training import LocalTrainer, classification
 
 Values = NDArray[np.float64]
 
-EPSILON, DELTA = 1.0, 1e-6
-CLASSES, INPUTS, EXAMPLES = 10, 784, 4
+EPSILON = 1.0
+DELTA = 1e-6
+CLASSES = 10
+INPUTS = 784
+EXAMPLES = 4
 LEVEL = 1e-6
 #: Cells with more points say next to nothing, and cells far out are those of words with more bits.
-_MOST_POINTS, _FARTHEST = 64.0, 4.6
+_MOST_POINTS = 64.0
+_FARTHEST = 4.6
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ class Lattice:
 
 
 #: Of the float noise of versions up to 0.3, and what the first words of integer noise would make.
-OLD, NEW = Lattice(32, 8), Lattice(64, 4)
+OLD = Lattice(32, 8)
+NEW = Lattice(64, 4)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ def evidence(low: Values, high: Values, lattice: Lattice) -> tuple[float, bool]:
     Returns:
         It, and whether the world is excluded.
     """
-    (a0, b0), (a1, b1) = paired(low, lattice), paired(high, lattice)
+    a0, b0 = paired(low, lattice)
+    a1, b1 = paired(high, lattice)
     inside = (a0 * a1 > 0) & (b0 * b1 > 0)
     a0, a1 = np.minimum(abs(a0), abs(a1)), np.maximum(abs(a0), abs(a1))
     b0, b1 = np.minimum(abs(b0), abs(b1)), np.maximum(abs(b0), abs(b1))
@@ -152,7 +158,9 @@ def count(a0: float, a1: float, b0: float, b1: float, bits: int) -> int:
     return int(np.maximum(between, 0).sum())
 
 
-def judge(between: tuple[Values, Values], worlds: Sequence[Values], std: float, lattice: Lattice) -> Verdict:
+def judge(
+    between: tuple[Values, Values], worlds: Sequence[Values], std: float, lattice: Lattice
+) -> Verdict:
     """Decide which world a noisy sum is from.
 
     Args:
@@ -255,7 +263,10 @@ def label_runs(repeats: int) -> Iterator[tuple[int, list[Verdict]]]:
         def keep(*_: Any, models: list[NDArray[np.float32]] = models) -> None:
             models.append(session.server.parameters.numpy().copy())
 
-        with tempfile.TemporaryDirectory() as folder, fedmf.start(run, Path(folder, "run")) as session:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            fedmf.start(run, Path(folder, "run")) as session,
+        ):
             run_in_process(session, keep)
             std = first_std(session.plan)
         worlds = []
@@ -268,7 +279,9 @@ def label_runs(repeats: int) -> Iterator[tuple[int, list[Verdict]]]:
 
 
 def integer_releases(repeats: int) -> Iterator[tuple[int, list[Verdict]]]:
-    """Was a vector in the sum of a round? The truth and verdicts of each round, for both lattices."""
+    """Was a vector in the sum of a round? The truth and verdicts of each round, for both
+    lattices.
+    """
     size = 16
     rng = np.random.default_rng(2)
     bits = 31
@@ -304,9 +317,9 @@ def report(found: Sequence[tuple[int, Sequence[Verdict]]]) -> bool:
         both = sum(all(verdict.excluded) for _, verdict in verdicts)
         chance = float(stats.binom.sf(right - 1, trials, allowed()))
         print(
-            f"lattice of {lattice.bits} bits a word: right {right} of {trials} (allowed {allowed():.3f}, a "
-            f"chance of {chance:.1e}); one world excluded in {len(certain)}, rightly in {sum(certain)}; "
-            f"both excluded in {both}"
+            f"lattice of {lattice.bits} bits a word: right {right} of {trials} (allowed"
+            f" {allowed():.3f}, a chance of {chance:.1e}); one world excluded in {len(certain)},"
+            f" rightly in {sum(certain)}; both excluded in {both}"
         )
         refuted |= chance < LEVEL or (len(certain) > 10 and all(certain))
     return refuted

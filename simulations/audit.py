@@ -2,18 +2,19 @@
 
     python simulations/audit.py [--mechanism banded-toeplitz] [--epsilon 8] [--run-at 16] [--json]
 
-Each of m canaries tosses a coin. With heads it sends 1000 ζ e_i in every round that it may take part in (k
-rounds, b apart), with tails nothing. The observer sees the released models alone, recovers the noisy sums
-Y = G + ζ σ sens C⁻¹ Z, and computes for canary i the likelihood-ratio statistic wᵀ Y_i with
-w = CᵀCs/‖Cs‖, s the canary's rounds. Coordinates have independent noise, so that one run is m independent
-trials. If the bound is above the claim, the claim is refuted (exit code 1). If it is not, nothing is proved,
-but mistakes of scale show.
+Each of m canaries tosses a coin. With heads it sends 1000 ζ e_i in every round that it may take
+part in (k rounds, b apart), with tails nothing. The observer sees the released models alone,
+recovers the noisy sums Y = G + ζ σ sens C⁻¹ Z, and computes for canary i the likelihood-ratio
+statistic wᵀ Y_i with w = CᵀCs/‖Cs‖, s the canary's rounds. Coordinates have independent noise, so
+that one run is m independent trials. If the bound is above the claim, the claim is refuted (exit
+code 1). If it is not, nothing is proved, but mistakes of scale show.
 
-`--run-at` calibrates the noise for another ε than the one that is claimed, as a wrong program would.
+`--run-at` calibrates the noise for another ε than the one that is claimed, as a wrong program
+would.
 
 References:
-    Nasr et al. (2023), "Tight Auditing of Differentially Private Machine Learning"; Dong, Roth, Su (2022),
-    "Gaussian Differential Privacy".
+    Nasr et al. (2023), "Tight Auditing of Differentially Private Machine Learning"; Dong, Roth, Su
+    (2022), "Gaussian Differential Privacy".
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ CLIP_NORM = 1.0
 
 def statistics(options: argparse.Namespace, repeat: int) -> tuple[NDArray[np.bool_], Values]:
     """Coins and statistics of the canaries of one run."""
-    m, n, k = options.canaries, options.rounds, options.participations
+    m = options.canaries
+    n = options.rounds
+    k = options.participations
     b = n // k
     contract = fedmf.Participation(n, k, b)
     C = NamedMechanism(options.mechanism).build(contract, parse_workload("prefix", n)).factorization
@@ -59,7 +62,8 @@ def statistics(options: argparse.Namespace, repeat: int) -> tuple[NDArray[np.boo
             mechanism=C,
         )
         canaries: dict[str, int] = {}
-        models, present = [np.zeros(m)], np.zeros(n)
+        models = [np.zeros(m)]
+        present = np.zeros(n)
         with aggregator.begin({"x": np.zeros(m, np.float32)}):
             for t in range(n):
                 cohort = aggregator.cohort(t)
@@ -80,22 +84,30 @@ def statistics(options: argparse.Namespace, repeat: int) -> tuple[NDArray[np.boo
 
 
 def upper(errors: int, trials: int, failure: float) -> float:
-    """The Clopper–Pearson upper confidence limit of a probability: too low with chance at most `failure`."""
+    """The Clopper–Pearson upper confidence limit of a probability: too low with chance at most
+    `failure`.
+    """
     return 1.0 if errors >= trials else float(betaincinv(errors + 1, trials - errors, 1 - failure))
 
 
 def mu_of(
     inside: NDArray[np.float64], outside: NDArray[np.float64], threshold: float, failure: float
 ) -> float:
-    """The μ that the errors of "statistic ≥ threshold" refute: Φ⁻¹(1 − α) − Φ⁻¹(β) ≤ μ under μ-GDP."""
+    """The μ that the errors of "statistic ≥ threshold" refute: Φ⁻¹(1 − α) − Φ⁻¹(β) ≤ μ under
+    μ-GDP.
+    """
     beta = upper(int((inside < threshold).sum()), inside.size, failure)
     alpha = upper(int((outside >= threshold).sum()), outside.size, failure)
     return max(0.0, float(ndtri(1 - alpha) - ndtri(beta))) if max(alpha, beta) < 1 else 0.0
 
 
 def least_mu(heads: NDArray[np.bool_], values: Values, confidence: float) -> float:
-    """A lower confidence bound on μ: half of the values choose the threshold, the others judge it."""
-    inside, outside, failure = values[heads], values[~heads], (1 - confidence) / 2
+    """A lower confidence bound on μ: half of the values choose the threshold, the others judge
+    it.
+    """
+    inside = values[heads]
+    outside = values[~heads]
+    failure = (1 - confidence) / 2
     halves = [(inside[::2], outside[::2]), (inside[1::2], outside[1::2])]
     candidates = np.quantile(np.concatenate(halves[0]), np.linspace(0, 1, 101))
     best = max(candidates, key=lambda threshold: mu_of(*halves[0], threshold, failure))
@@ -108,7 +120,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--participations", type=int, default=3, help="k; b is rounds // k")
     parser.add_argument("--epsilon", type=float, default=8.0, help="claimed")
-    parser.add_argument("--run-at", type=float, help="epsilon of the noise that is added; default: the same")
+    parser.add_argument(
+        "--run-at", type=float, help="epsilon of the noise that is added; default: the same"
+    )
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--canaries", type=int, default=1000, help="in each run")
     parser.add_argument("--repeats", type=int, default=1, help="independent runs")
@@ -132,8 +146,9 @@ def main() -> int:
         print(json.dumps(result))
     else:
         print(
-            f"claimed   ε = {result['epsilon_claimed']:.4g} (μ = {result['mu_claimed']:.4g})\n"
-            f"measured  ε ≥ {result['epsilon_measured']:.4g} (μ ≥ {measured:.4g}), {heads.size} canaries\n"
+            f"claimed   ε = {result['epsilon_claimed']:.4g} (μ ="
+            f" {result['mu_claimed']:.4g})\nmeasured  ε ≥ {result['epsilon_measured']:.4g} (μ ≥"
+            f" {measured:.4g}), {heads.size} canaries\n"
             + ("REFUTED: more leaks than is claimed." if result["refuted"] else "no contradiction.")
         )
     return int(result["refuted"])

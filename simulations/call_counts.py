@@ -2,10 +2,10 @@
 
     python simulations/call_counts.py [config | start | reply | row ...] [--files]
 
-`config`: a TOML file is read for the first time. `start`: a session of a run is planned and opened. `reply`:
-one user's update is read, added, released with noise and committed, in a round after the first. `row`: one
-row is pushed into a stream and released, after the first. Calls are counted by sys.setprofile; what is loaded
-or compiled once is done before.
+`config`: a TOML file is read for the first time. `start`: a session of a run is planned and opened.
+`reply`: one user's update is read, added, released with noise and committed, in a round after the
+first. `row`: one row is pushed into a stream and released, after the first. Calls are counted by
+sys.setprofile; what is loaded or compiled once is done before.
 """
 
 from __future__ import annotations
@@ -83,7 +83,13 @@ def reply(folder: Path) -> None:
 
 
 def row(folder: Path) -> None:
-    values = {"epsilon": 1.0, "delta": 1e-5, "rounds": 16, "workloads": "prefix", "mechanisms": "bisr"}
+    values = {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "rounds": 16,
+        "workloads": "prefix",
+        "mechanisms": "bisr",
+    }
     values |= {"seed": 1, "dimension": 2}
     try:
         stream = fedmf.PrivateStream(folder / "stream", clip_norm=1.0, **values)

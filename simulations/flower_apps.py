@@ -3,13 +3,14 @@
     git clone --filter=blob:none https://github.com/adap/flower
     python simulations/flower_apps.py flower [APP ...] [--json]
 
-The lines import `CorrelatedNoise` and put it around the app's strategy; clients and models stay as they are.
-Data are made up in the shape of the app's own, in the cache of the library `datasets`. Each app runs two
-rounds of two users in a process of its own, with `run_app`, or on an `InProcessGrid` where nodes hold their
-own data, and its own code loads the released model; ε is 1000, since noise for so few users makes some
-models overflow. Strategies that cannot be private in this way must be refused in one line before anything is
-spent. An app is left out where something that it imports is not there: a package, or a name that Flower does
-not have any more. Exit code 1 if an app did not do what it should.
+The lines import `CorrelatedNoise` and put it around the app's strategy; clients and models stay as
+they are. Data are made up in the shape of the app's own, in the cache of the library `datasets`.
+Each app runs two rounds of two users in a process of its own, with `run_app`, or on an
+`InProcessGrid` where nodes hold their own data, and its own code loads the released model; ε is
+1000, since noise for so few users makes some models overflow. Strategies that cannot be private in
+this way must be refused in one line before anything is spent. An app is left out where something
+that it imports is not there: a package, or a name that Flower does not have any more. Exit code 1
+if an app did not do what it should.
 """
 
 from __future__ import annotations
@@ -47,9 +48,13 @@ TABLES: Final[dict[str, dict[str, Any]]] = {
         "species": "label",
     },
     "scikit-learn/adult-census-income": {
-        **dict.fromkeys(("age", "fnlwgt", "education.num", "capital.gain", "capital.loss"), "number"),
+        **dict.fromkeys(
+            ("age", "fnlwgt", "education.num", "capital.gain", "capital.loss"), "number"
+        ),
         "hours.per.week": "number",
-        **dict.fromkeys(("workclass", "education", "marital.status", "occupation", "relationship"), "words"),
+        **dict.fromkeys(
+            ("workclass", "education", "marital.status", "occupation", "relationship"), "words"
+        ),
         **dict.fromkeys(("race", "sex", "native.country"), "words"),
         "income": "text label",
     },
@@ -69,7 +74,8 @@ class App:
     Args:
         name: its folder below ``examples/``.
         server: the file that is changed.
-        loads: code of the app that takes the released model, ``arrays`` by name or ``ndarrays`` in order.
+        loads: code of the app that takes the released model, ``arrays`` by name or ``ndarrays`` in
+            order.
         asked: users a round.
         users: N.
         data: the table that is made up.
@@ -95,10 +101,10 @@ class App:
     def edited(self, text: str) -> str:
         """The server with the lines that make it private."""
         wrapper = (
-            "    from fedmf import CyclicCohorts, UserLevel, flower\n"
-            "    strategy = flower.CorrelatedNoise(strategy,\n"
-            "        UserLevel(epsilon=1000.0, delta=1e-5, clip_norm=1.0),\n"
-            f"        CyclicCohorts(rounds={ROUNDS}, users_per_round={self.asked}), users={self.users})\n"
+            "    from fedmf import CyclicCohorts, UserLevel, flower\n    strategy ="
+            " flower.CorrelatedNoise(strategy,\n        UserLevel(epsilon=1000.0, delta=1e-5,"
+            f" clip_norm=1.0),\n        CyclicCohorts(rounds={ROUNDS},"
+            f" users_per_round={self.asked}), users={self.users})\n"
         )
         edits = [(START, wrapper + START)]
         if self.instead:
@@ -124,72 +130,117 @@ _NO_MEAN: Final = "aggregates by something else than a mean"
 
 APPS: Final = (
     App(
-        "quickstart-numpy", "quickstart_numpy/server_app.py",
+        "quickstart-numpy",
+        "quickstart_numpy/server_app.py",
         "from quickstart_numpy.task import get_dummy_model\n"
         "assert [a.shape for a in ndarrays] == [a.shape for a in get_dummy_model()]",
-        2, 4, config=_ROUNDS,
+        2,
+        4,
+        config=_ROUNDS,
     ),
     App(
-        "quickstart-sklearn", "sklearnexample/server_app.py",
+        "quickstart-sklearn",
+        "sklearnexample/server_app.py",
         "from sklearnexample.task import *\n"
         "model = create_log_reg_and_instantiate_parameters('l2')\n"
         "set_model_params(model, ndarrays).predict(np.zeros((1, 4)))",
-        data="hitorilabs/iris", config=_ROUNDS,
+        data="hitorilabs/iris",
+        config=_ROUNDS,
     ),
     App("quickstart-pytorch", _PYTORCH, net("pytorchexample"), data=_CIFAR, config=_SILENT),
     App(
-        "quickstart-pytorch-lightning", "pytorchlightning_example/server_app.py",
-        net("pytorchlightning_example", "LitAutoEncoder"), data="ylecun/mnist", config=_ROUNDS,
+        "quickstart-pytorch-lightning",
+        "pytorchlightning_example/server_app.py",
+        net("pytorchlightning_example", "LitAutoEncoder"),
+        data="ylecun/mnist",
+        config=_ROUNDS,
     ),
     App(
-        "quickstart-tensorflow", "tfexample/server_app.py",
+        "quickstart-tensorflow",
+        "tfexample/server_app.py",
         "from tfexample.task import load_model\nload_model().set_weights(ndarrays)",
-        data=_CIFAR, config=_ROUNDS,
+        data=_CIFAR,
+        config=_ROUNDS,
     ),
     App(
-        "quickstart-jax", "jaxexample/server_app.py",
+        "quickstart-jax",
+        "jaxexample/server_app.py",
         "from jaxexample.task import create_train_state, set_params\n"
         "set_params(create_train_state(0.1), ndarrays)",
-        data="ylecun/mnist", config={**_SILENT, "batch-size": 8},
+        data="ylecun/mnist",
+        config={**_SILENT, "batch-size": 8},
     ),
     App(
-        "quickstart-huggingface", "huggingface_example/server_app.py",
+        "quickstart-huggingface",
+        "huggingface_example/server_app.py",
         "from huggingface_example.task import get_model\n"
         "get_model(f'{hub}/tiny-bert').load_state_dict(arrays, strict=True)",
-        data="stanfordnlp/imdb", config={**_SILENT, "model-name": "{hub}/tiny-bert"},
+        data="stanfordnlp/imdb",
+        config={**_SILENT, "model-name": "{hub}/tiny-bert"},
     ),
     App(
-        "fl-tabular", "fltabular/server_app.py", net("fltabular", "IncomeClassifier"),
-        data="scikit-learn/adult-census-income", config=_ROUNDS,
+        "fl-tabular",
+        "fltabular/server_app.py",
+        net("fltabular", "IncomeClassifier"),
+        data="scikit-learn/adult-census-income",
+        config=_ROUNDS,
     ),
     App(
-        "quickstart-pennylane", "quickstart_pennylane/server_app.py",
+        "quickstart-pennylane",
+        "quickstart_pennylane/server_app.py",
         "from quickstart_pennylane.task import QuantumNet\nQuantumNet().load_state_dict(arrays)",
-        data=_CIFAR, config={**_SILENT, "local-epochs": 1},
+        data=_CIFAR,
+        config={**_SILENT, "local-epochs": 1},
     ),
     App(
-        "supernode-authentication", "authexample/server_app.py", net("authexample"),
-        data=_CIFAR, config=_SILENT,
-        prepare=("prepare_dataset.py", "2"), node_data="cifar10_part_",
+        "supernode-authentication",
+        "authexample/server_app.py",
+        net("authexample"),
+        data=_CIFAR,
+        config=_SILENT,
+        prepare=("prepare_dataset.py", "2"),
+        node_data="cifar10_part_",
     ),
     App(
-        "embedded-devices", "embeddedexample/server_app.py", net("embeddedexample"),
-        data="zalando-datasets/fashion_mnist", config=_SILENT,
-        prepare=("generate_dataset.py", "--num-supernodes", "2"), node_data="fashionmnist_part_",
+        "embedded-devices",
+        "embeddedexample/server_app.py",
+        net("embeddedexample"),
+        data="zalando-datasets/fashion_mnist",
+        config=_SILENT,
+        prepare=("generate_dataset.py", "--num-supernodes", "2"),
+        node_data="fashionmnist_part_",
     ),
     App("advanced-pytorch", "pytorch_example/server_app.py", config=_SILENT),
-    App("federated-vae", "fedvaeexample/server_app.py", net("fedvaeexample"), data=_CIFAR, config=_ROUNDS),
+    App(
+        "federated-vae",
+        "fedvaeexample/server_app.py",
+        net("fedvaeexample"),
+        data=_CIFAR,
+        config=_ROUNDS,
+    ),
     App("opacus", "opacus_fl/server_app.py", net("opacus_fl"), data=_CIFAR, config=_ROUNDS),
     App("quickstart-pytorch", _PYTORCH, data=_CIFAR, instead="FedMedian()", refused=_NO_MEAN),
-    App("quickstart-pytorch", _PYTORCH, data=_CIFAR, instead="Krum(num_malicious_nodes=1)", refused=_NO_MEAN),
     App(
-        "quickstart-pytorch", _PYTORCH, data=_CIFAR,
+        "quickstart-pytorch",
+        _PYTORCH,
+        data=_CIFAR,
+        instead="Krum(num_malicious_nodes=1)",
+        refused=_NO_MEAN,
+    ),
+    App(
+        "quickstart-pytorch",
+        _PYTORCH,
+        data=_CIFAR,
         instead="DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.6, 1.0, 8)",
         refused=_NO_MEAN,
     ),
     App("quickstart-xgboost", "quickstart_xgboost/server_app.py", refused=_NO_MEAN),
-    App("quickstart-monai", "monaiexample/server_app.py", refused="statistics of a normalisation layer"),
-)  # fmt: skip
+    App(
+        "quickstart-monai",
+        "monaiexample/server_app.py",
+        refused="statistics of a normalisation layer",
+    ),
+)
 
 
 def make_up(name: str, cache: Path, count: int = 60) -> None:
@@ -200,19 +251,27 @@ def make_up(name: str, cache: Path, count: int = 60) -> None:
     owner, _, short = name.rpartition("/")
     folder = cache / f"{owner}___{short}" / "default" / "0.0.0" / "made-up"
     folder.mkdir(parents=True, exist_ok=True)
-    rng, splits = np.random.default_rng(0), datasets.SplitDict(dataset_name=short)
-    labels, columns, kinds = np.arange(count) % CLASSES[name], {}, {}
+    rng = np.random.default_rng(0)
+    splits = datasets.SplitDict(dataset_name=short)
+    labels = np.arange(count) % CLASSES[name]
+    columns = {}
+    kinds = {}
     for key, kind in TABLES[name].items():
         if kind == "number":
             columns[key] = (1.0 + labels + 0.3 * rng.standard_normal(count)).tolist()
             kinds[key] = datasets.Value("float64")
         elif kind == "label":
-            columns[key], kinds[key] = labels.tolist(), datasets.ClassLabel(num_classes=CLASSES[name])
+            columns[key], kinds[key] = (
+                labels.tolist(),
+                datasets.ClassLabel(num_classes=CLASSES[name]),
+            )
         elif kind in ("words", "text label"):
             drawn = labels if kind == "text label" else rng.integers(0, len(_WORDS), count)
             columns[key], kinds[key] = [_WORDS[place] for place in drawn], datasets.Value("string")
         else:
-            columns[key] = [rng.integers(0, 40, kind, np.uint8) + np.uint8(20 * label) for label in labels]
+            columns[key] = [
+                rng.integers(0, 40, kind, np.uint8) + np.uint8(20 * label) for label in labels
+            ]
             kinds[key] = datasets.Image()
     features = datasets.Features(kinds)
     table = datasets.Dataset.from_dict(columns, features=features).data.table
@@ -234,14 +293,21 @@ def tiny_bert(folder: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS]
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
     BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    BertForSequenceClassification(BertConfig(vocab_size=len(words), num_labels=2, **size)).save_pretrained(
-        folder
-    )
+    size = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    BertForSequenceClassification(
+        BertConfig(vocab_size=len(words), num_labels=2, **size)
+    ).save_pretrained(folder)
 
 
 def carry_out(app: App, folder: Path, config: dict[str, Any]) -> None:
-    """Run an app in this process; where nodes hold their own data, on a grid with their node configs."""
+    """Run an app in this process; where nodes hold their own data, on a grid with their node
+    configs.
+    """
     from fedmf.flower import InProcessGrid, run_app
     from fedmf.flower.compat import load_object, server_context
 
@@ -253,9 +319,12 @@ def carry_out(app: App, folder: Path, config: dict[str, Any]) -> None:
     )
     table = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     config = {**table["config"], **config}
-    server, client = (load_object(table["components"][name], folder) for name in ("serverapp", "clientapp"))
+    server, client = (
+        load_object(table["components"][name], folder) for name in ("serverapp", "clientapp")
+    )
     nodes = [
-        {"dataset-path": str(Path.cwd() / "datasets" / f"{app.node_data}{i + 1}")} for i in range(app.users)
+        {"dataset-path": str(Path.cwd() / "datasets" / f"{app.node_data}{i + 1}")}
+        for i in range(app.users)
     ]
     server(InProcessGrid(client, app.users, config, nodes), server_context(config))
 
@@ -267,12 +336,15 @@ def one(app: App, folder: Path) -> dict[str, Any]:
     from fedmf import load_model
     from fedmf.errors import ConfigError
 
-    runs, hub = Path.home() / ".fedmf" / "runs", os.environ["HF_HOME"]
+    runs = Path.home() / ".fedmf" / "runs"
+    hub = os.environ["HF_HOME"]
     config = {
         key: str(value).replace("{hub}", hub) if isinstance(value, str) else value
         for key, value in app.config.items()
     }
-    multiprocess.set_start_method("forkserver")  # what is forked while JAX has threads may wait for ever
+    multiprocess.set_start_method(
+        "forkserver"
+    )  # what is forked while JAX has threads may wait for ever
     multiprocess.set_forkserver_preload(["datasets"])
     try:
         if "tiny-bert" in app.loads:
@@ -283,12 +355,21 @@ def one(app: App, folder: Path) -> dict[str, Any]:
     except ConfigError as error:
         if "No module named" in str(error) or "cannot import name" in str(error):
             return {"outcome": f"left out: {error}", "good": True}
-        good = app.refused and app.refused in str(error) and "\n" not in str(error) and not runs.exists()
+        good = (
+            app.refused
+            and app.refused in str(error)
+            and "\n" not in str(error)
+            and not runs.exists()
+        )
         return {"outcome": f"refused: {error}", "good": bool(good)}
     (run,) = runs.iterdir()
     arrays = load_model(run)
     sys.path.insert(0, str(folder))
-    given = {"np": np, "arrays": arrays, "ndarrays": [np.asarray(value) for value in arrays.values()]}
+    given = {
+        "np": np,
+        "arrays": arrays,
+        "ndarrays": [np.asarray(value) for value in arrays.values()],
+    }
     exec(app.loads, given | {"hub": hub})
     failures = (run / "failures.jsonl").read_text() if (run / "failures.jsonl").exists() else ""
     outcome = f"private, the model loads{failures and ': a client failed: ' + failures[:200]}"
@@ -308,13 +389,19 @@ def run(number: int, checkout: Path) -> dict[str, Any]:
         if app.data:
             make_up(app.data, place / "hub" / "datasets")
         passed = {
-            key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "PYTHONPATH") if key in os.environ
+            key: os.environ[key]
+            for key in ("PATH", "LANG", "TMPDIR", "PYTHONPATH")
+            if key in os.environ
         }
         environment = passed | {
-            "HOME": str(place / "home"), "HF_HOME": str(place / "hub"), "HF_HUB_OFFLINE": "1",
-            "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1",
+            "HOME": str(place / "home"),
+            "HF_HOME": str(place / "hub"),
+            "HF_HUB_OFFLINE": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "OMP_NUM_THREADS": "1",
             "PANDAS_FUTURE_INFER_STRING": "0",  # fl-tabular looks for columns of objects
-        }  # fmt: skip
+        }
         command = [sys.executable, __file__, str(folder), "--one", str(number)]
         done = subprocess.run(
             command, cwd=place, env=environment, capture_output=True, text=True, timeout=300
@@ -346,7 +433,10 @@ def main() -> int:
         row["seconds"] = round(time.monotonic() - begun, 1)
         good = good and row["good"]
         text = f"{app.name}, {row['strategy']}, {row['seconds']} s: {row['outcome']}"
-        print(json.dumps(row) if given.json else f"{'ok  ' if row['good'] else 'FAIL'} {text}", flush=True)
+        print(
+            json.dumps(row) if given.json else f"{'ok  ' if row['good'] else 'FAIL'} {text}",
+            flush=True,
+        )
     return int(not good)
 
 

@@ -1,15 +1,16 @@
-"""Does any user's data, or its place in a group, move another user's integers? A-B-A; planted faults.
+"""Does any user's data, or its place in a group, move another user's integers? A-B-A; planted
+faults.
 
     python simulations/independence.py places [--part 1/2] [--batches 1 2 ...] [--modules NAME ...]
     python simulations/independence.py hostile [--part 1/2] [--neighbours 16]
 
-"places" trains sixty modules of one's own with batch sizes 1 to 16, as engine "auto" does. Where users are
-trained in groups, A is at every place of a group, among users with other numbers of rows, and alone before
-and after. With --unchecked groups are taken whatever the checks say; with --awake torch multiplies before
-fedmf is imported, so that MKL's reproducible mode cannot be had.
+"places" trains sixty modules of one's own with batch sizes 1 to 16, as engine "auto" does. Where
+users are trained in groups, A is at every place of a group, among users with other numbers of rows,
+and alone before and after. With --unchecked groups are taken whatever the checks say; with --awake
+torch multiplies before fedmf is imported, so that MKL's reproducible mode cannot be had.
 
-"hostile" trains A, for each model, path and kind of hostile user, alone, after, last and first among so many
-hostile users. A cell is equal if A's integers are the same each time.
+"hostile" trains A, for each model, path and kind of hostile user, alone, after, last and first
+among so many hostile users. A cell is equal if A's integers are the same each time.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ LOCAL = LocalSGD(batch_size=2, learning_rate=0.05, momentum=0.5)
 def outside(values: Tensor, structure: TensorStructure) -> None:
     """Tokens and labels V and −1."""
     if structure.bound is not None:
-        values.view(-1)[::2], values.view(-1)[1::2] = structure.bound, -1
+        values.view(-1)[::2] = structure.bound
+        values.view(-1)[1::2] = -1
 
 
 KINDS = {**HOSTILE, "outside": (outside, 1)}
@@ -70,14 +72,29 @@ def images(*layers: nn.Module, channels: int = 1, side: int = 10) -> Task:
 
 
 #: Channels of inputs and of two convolutions.
-CHANNELS = (1, 1, 1), (1, 6, 16), (1, 10, 20), (1, 8, 16), (3, 5, 7), (2, 16, 3), (1, 17, 33), (1, 33, 2)
+CHANNELS = (
+    (1, 1, 1),
+    (1, 6, 16),
+    (1, 10, 20),
+    (1, 8, 16),
+    (3, 5, 7),
+    (2, 16, 3),
+    (1, 17, 33),
+    (1, 33, 2),
+)
 WIDER = (3, 31, 15), (4, 15, 32), (16, 9, 12), (17, 3, 18)
 
 
 def convolutions() -> Iterator[tuple[str, Task]]:
     """Channels 1–33, strides, pools, groups."""
     for c, a, b in (*CHANNELS, *WIDER):
-        layers = nn.Conv2d(c, a, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(a, b, 3), nn.ReLU()
+        layers = (
+            nn.Conv2d(c, a, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(a, b, 3),
+            nn.ReLU(),
+        )
         yield f"conv {c}-{a}-{b}", images(*layers, channels=c)
     pool = nn.MaxPool2d(2)
     for a in (4, 13, 20):
@@ -89,18 +106,25 @@ def convolutions() -> Iterator[tuple[str, Task]]:
     for a in (2, 4, 16):
         layers = nn.Conv2d(2, a, 3, groups=2), nn.ReLU(), nn.AvgPool2d(2)
         yield f"groups of 2, {a}", images(*layers, channels=2)
-    yield "depthwise", images(nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 9, 1), nn.GELU(), channels=6)
+    yield (
+        "depthwise",
+        images(nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 9, 1), nn.GELU(), channels=6),
+    )
 
 
 def cell(task: Task, path: Any, kind: str, neighbours: int) -> bool:
-    """Whether A's integers are the same before, after, last and first among hostile users of a kind."""
+    """Whether A's integers are the same before, after, last and first among hostile users of a
+    kind.
+    """
     made = hostile_users(task, 3, {f"{kind} {i}": KINDS[kind] for i in range(neighbours)})
     trainer = LocalTrainer(made, LOCAL, path=path, threads=1)
     alone, failed = integers(trainer, made, ["A"])
     others = list(made.dataset.user_ids[1:])
     hostile, _ = integers(trainer, made, others)
     again = [integers(trainer, made, ["A"])[0]]
-    again += [integers(trainer, made, users)[0] - hostile for users in ([*others, "A"], ["A", *others])]
+    again += [
+        integers(trainer, made, users)[0] - hostile for users in ([*others, "A"], ["A", *others])
+    ]
     return bool(alone.any()) and not failed and all(torch.equal(alone, other) for other in again)
 
 
@@ -134,7 +158,8 @@ def faults() -> Iterator[tuple[str, bool]]:
         source = Path(steps.__file__).read_text().replace("    clear(arena, 0, arena.size)\n", "")
         Path(folder, "uncleared.py").write_text(source)
         uncleared: Any = importlib.import_module("uncleared")
-        uncleared.Examples, uncleared.SIGNATURE = steps.Examples, steps.SIGNATURE
+        uncleared.Examples = steps.Examples
+        uncleared.SIGNATURE = steps.SIGNATURE
         with patch.object(engine, "steps", uncleared):
             engine.program.cache_clear()
             yield "arena not cleared", bool(dependence(trainer_on("compiled"), network, LOCAL))
@@ -146,14 +171,18 @@ def faults() -> Iterator[tuple[str, bool]]:
     made = hostile_users(wide, 2, {"C": HOSTILE["first number"], "B": HOSTILE["last number"]})
     assert isinstance(made.dataset, InMemoryDataset)
     made.dataset.features[:2].clamp_(max=TOKENS - 1)
-    with patch.object(OwnRows, "__torch_function__", lambda _, f, __, a=(), k=None: f(*a, **(k or {}))):
-        trainer, origin = LocalTrainer(made, LOCAL, path="groups"), made.model.initial()
+    with patch.object(
+        OwnRows, "__torch_function__", lambda _, f, __, a=(), k=None: f(*a, **(k or {}))
+    ):
+        trainer = LocalTrainer(made, LOCAL, path="groups")
+        origin = made.model.initial()
         rows = [trainer.updates(origin, users, 0)[-1] for users in (["C", "A"], ["C", "B", "A"])]
         yield "token flattened into the neighbour", not torch.equal(*rows)
     generator = np.random.default_rng(0)
     drawing = Own(nn.Linear(12, 4), lambda m, x: m(x * float(generator.random())))
     yield "generator shared", refused(of_numbers(drawing))
-    together, alone = Together.train, OneByOne(network, LOCAL)
+    together = Together.train
+    alone = OneByOne(network, LOCAL)
     apart = lambda e, o, g: together(e, o, g) if len(g) > 1 else alone.train(o, g)  # noqa: E731
     with patch.object(Together, "train", apart):
         yield "a group of one", bool(dependence(trainer_on("groups"), network, LOCAL))
@@ -162,7 +191,10 @@ def faults() -> Iterator[tuple[str, bool]]:
 
 def hostile(neighbours: int, first: int, parts: int) -> None:
     """Print for each path how many cells are equal, and which faults are seen."""
-    cells, equal, models, total = Counter[str](), Counter[str](), 0, 0
+    cells = Counter[str]()
+    equal = Counter[str]()
+    models = 0
+    total = 0
     for name, task in [*convolutions(), *texts(), *owns()][first - 1 :: parts]:
         models += 1
         for path in [*(["compiled"] if is_compiled(task) else []), "groups", "one by one"]:
@@ -175,7 +207,9 @@ def hostile(neighbours: int, first: int, parts: int) -> None:
                 if not good:
                     print(f"OTHER  {name}, {path}, {kind}", flush=True)
     for path, number in cells.items():
-        print(f"{path:12s} {number:5d} cells, {equal[path]:5d} equal, {number - equal[path]} others")
+        print(
+            f"{path:12s} {number:5d} cells, {equal[path]:5d} equal, {number - equal[path]} others"
+        )
     print(f"{models} models, {sum(cells.values())} cells, {total} neighbours")
     for fault, seen in faults() if first == 1 else ():
         print(f"fault: {fault:36s} {'seen' if seen else 'NOT SEEN'}", flush=True)
@@ -187,7 +221,11 @@ def users_around(task: Task, batch: int) -> Task:
     rows = [batch + (batch + 1) // 2]
     rows += [3 * batch if user % 3 else 2 * batch for user in range(size)]
     rows += [batch if user % 3 else rows[0] for user in range(size)]
-    names = ["A", *(f"before {user}" for user in range(size)), *(f"after {user}" for user in range(size))]
+    names = [
+        "A",
+        *(f"before {user}" for user in range(size)),
+        *(f"after {user}" for user in range(size)),
+    ]
     features, labels = task.structure.sample(torch.Generator().manual_seed(1), (sum(rows),))
     owned = np.split(np.arange(sum(rows)), np.cumsum(rows)[:-1])
     dataset = InMemoryDataset(features, labels, owned, names, features[:1], labels[:1])
@@ -195,20 +233,25 @@ def users_around(task: Task, batch: int) -> Task:
 
 
 def places(task: Task, batch: int, unchecked: bool) -> tuple[str, list[int]]:
-    """How users are trained, and the places of a group at which A's update or integers are others."""
+    """How users are trained, and the places of a group at which A's update or integers are
+    others.
+    """
     local = replace(LOCAL, batch_size=batch)
     made = users_around(task, batch)
     trainer = LocalTrainer(made, local, path="groups" if unchecked else None, threads=1)
     if trainer.path != "groups":
         return trainer.path, []
-    origin, size = made.model.initial(), (made.dataset.users - 1) // 2
+    origin = made.model.initial()
+    size = (made.dataset.users - 1) // 2
     (alone,) = trainer.updates(origin, ["A"], 0)
     before, _ = integers(trainer, made, ["A"])
     others = list[int]()
     for place in range(size):
         ahead = [f"before {user}" for user in range(place)]
         behind = [f"after {user}" for user in range(size - 1 - place)]
-        amid = trainer.updates(origin, [*behind, *ahead, "A"] if place % 2 else [*ahead, "A", *behind], 0)
+        amid = trainer.updates(
+            origin, [*behind, *ahead, "A"] if place % 2 else [*ahead, "A", *behind], 0
+        )
         if not torch.equal(amid[-1 if place % 2 else place], alone):
             others.append(place)
     after, _ = integers(trainer, made, ["A"])
@@ -222,7 +265,10 @@ def places(task: Task, batch: int, unchecked: bool) -> tuple[str, list[int]]:
 def all_places(options: argparse.Namespace, first: int, parts: int) -> None:
     """Print at which places A's bits are others, and which modules are not trained in groups."""
     print(f"products: {uneven_products() or 'the same bits at every place'}")
-    paths, cells, wrong, elsewhere = Counter[str](), 0, 0, dict[str, list[int]]()
+    paths = Counter[str]()
+    cells = 0
+    wrong = 0
+    elsewhere = dict[str, list[int]]()
     for name, task in own_modules()[first - 1 :: parts]:
         if options.modules and name not in options.modules:
             continue
@@ -252,7 +298,9 @@ def main() -> None:
     )
     parser.add_argument("--batches", type=int, nargs="+", default=range(1, 17), help="batch sizes")
     parser.add_argument("--modules", nargs="+", help="names of modules; all by default")
-    parser.add_argument("--unchecked", action="store_true", help="take groups whatever the checks say")
+    parser.add_argument(
+        "--unchecked", action="store_true", help="take groups whatever the checks say"
+    )
     parser.add_argument("--awake", action="store_true", help="multiply before fedmf is imported")
     options = parser.parse_args()
     first, parts = map(int, options.part.split("/"))

@@ -1,4 +1,6 @@
-"""Sixty modules of one's own, in which no engine looks, with made-up data: what users of a library write."""
+"""Sixty modules of one's own, in which no engine looks, with made-up data: what users of a library
+write.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,14 @@ from fedmf.data import InMemoryDataset
 from fedmf.training import Task, classification, next_token, regression, tagging
 
 Step = Callable[[nn.Module, Tensor], Tensor]
-TOKENS, CLASSES = 23, 4
+TOKENS = 23
+CLASSES = 4
 
 
 def data(features: Tensor, labels: Tensor) -> InMemoryDataset:
-    return InMemoryDataset(features, labels, [np.arange(len(labels))], ["u"], features, labels, CLASSES)
+    return InMemoryDataset(
+        features, labels, [np.arange(len(labels))], ["u"], features, labels, CLASSES
+    )
 
 
 class Own(nn.Module):
@@ -25,7 +30,8 @@ class Own(nn.Module):
 
     def __init__(self, inner: nn.Module, step: Step = lambda m, x: m(x) + 0.0) -> None:
         super().__init__()
-        self.inner, self.step = inner, step
+        self.inner = inner
+        self.step = step
 
     def forward(self, x: Tensor) -> Tensor:
         """Its outputs."""
@@ -37,7 +43,8 @@ class Words(nn.Module):
 
     def __init__(self, layer: nn.Module, padding: int | None = None, tied: bool = False) -> None:
         super().__init__()
-        self.embedding, self.layer = nn.Embedding(TOKENS, 8, padding_idx=padding), layer
+        self.embedding = nn.Embedding(TOKENS, 8, padding_idx=padding)
+        self.layer = layer
         self.head = nn.Linear(8, TOKENS)
         if tied:
             self.head.weight = self.embedding.weight
@@ -110,14 +117,25 @@ BETWEEN: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
     "cumulative": lambda: lambda x: x.cumsum(dim=1),
 }
 #: Inputs, hidden units and outputs with GELU between.
-SIZES = ((33, 17, 5), (7, 28, 6), (29, 61, 5), (5, 3, 4), (50, 31, 11), (10, 17, 9), (64, 64, 10), (1, 29, 4))
+SIZES = (
+    (33, 17, 5),
+    (7, 28, 6),
+    (29, 61, 5),
+    (5, 3, 4),
+    (50, 31, 11),
+    (10, 17, 9),
+    (64, 64, 10),
+    (1, 29, 4),
+)
 
 
 def layered() -> Iterator[tuple[str, Task]]:
     """A function between two dense layers, and other sizes of these."""
     for name, make in BETWEEN.items():
         between = make()
-        first = nn.Sequential(nn.Linear(33, 17), between if isinstance(between, nn.Module) else nn.Identity())
+        first = nn.Sequential(
+            nn.Linear(33, 17), between if isinstance(between, nn.Module) else nn.Identity()
+        )
         step = between if not isinstance(between, nn.Module) else lambda x: x
         inner = nn.Sequential(first, nn.Linear(17, CLASSES))
         yield name, of_numbers(Own(inner, lambda m, x, step=step: m[1](step(m[0](x)))), 33)
@@ -131,7 +149,8 @@ class Experts(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate, self.experts = nn.Linear(12, 3), nn.ModuleList(nn.Linear(12, CLASSES) for _ in range(3))
+        self.gate = nn.Linear(12, 3)
+        self.experts = nn.ModuleList(nn.Linear(12, CLASSES) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
         """The mean by weights."""
@@ -144,7 +163,8 @@ class Crossed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cross, self.head = nn.Linear(12, 12), nn.Linear(24, CLASSES)
+        self.cross = nn.Linear(12, 12)
+        self.head = nn.Linear(24, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         """Both side by side."""
@@ -156,7 +176,8 @@ class Scales(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight, self.scale = nn.Parameter(torch.randn(CLASSES, 12)), nn.Parameter(torch.ones(CLASSES, 1))
+        self.weight = nn.Parameter(torch.randn(CLASSES, 12))
+        self.scale = nn.Parameter(torch.ones(CLASSES, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """By rows of norm one, times positive scales."""
@@ -168,7 +189,9 @@ class Attending(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.query, self.key, self.head = nn.Linear(3, 5), nn.Linear(3, 5), nn.Linear(12, CLASSES)
+        self.query = nn.Linear(3, 5)
+        self.key = nn.Linear(3, 5)
+        self.head = nn.Linear(12, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         """Four positions of three numbers."""
@@ -193,11 +216,20 @@ def others() -> Iterator[tuple[str, Task]]:
     yield "cross network", of_numbers(Crossed())
     yield "scales of weights", of_numbers(Scales())
     yield "attention", of_numbers(Attending())
-    yield "bilinear", of_numbers(Own(nn.Bilinear(6, 6, 4), lambda m, x: m(x[:, :6], x[:, 6:].contiguous())))
+    yield (
+        "bilinear",
+        of_numbers(Own(nn.Bilinear(6, 6, 4), lambda m, x: m(x[:, :6], x[:, 6:].contiguous()))),
+    )
     yield "gated", of_numbers(Own(nn.Linear(12, 2 * CLASSES), lambda m, x: F.glu(m(x), dim=1)))
-    yield "logarithms", of_numbers(Own(nn.Linear(12, CLASSES), lambda m, x: m(x).log_softmax(dim=1) + 0.0))
+    yield (
+        "logarithms",
+        of_numbers(Own(nn.Linear(12, CLASSES), lambda m, x: m(x).log_softmax(dim=1) + 0.0)),
+    )
     yield "by hand", of_numbers(Own(nn.Linear(12, CLASSES), lambda m, x: x @ m.weight.t() * 2.0))
-    yield "einsum", of_numbers(Own(nn.Linear(12, 4), lambda m, x: torch.einsum("bi,oi->bo", x, m.weight)))
+    yield (
+        "einsum",
+        of_numbers(Own(nn.Linear(12, 4), lambda m, x: torch.einsum("bi,oi->bo", x, m.weight))),
+    )
     yield "shared", of_numbers(Own(nn.Linear(12, 12), lambda m, x: m(m(x).tanh())[:, :CLASSES]))
     narrow = nn.Sequential(nn.Linear(12, 3), nn.SiLU(), nn.Linear(3, CLASSES))
     yield "bottleneck", of_numbers(Own(narrow))

@@ -3,9 +3,9 @@
     python simulations/recorder.py --before ../old-checkout             # this tree against another
     python simulations/recorder.py --before ../old-checkout --only jme
 
-For each run: every released model, which users counted in which round, ε and μ as planned and as realised,
-and σ. For each stream: every release, and the same figures. Each row says that all of it is equal to the bit,
-or the largest absolute difference of the numbers and what else differs.
+For each run: every released model, which users counted in which round, ε and μ as planned and as
+realised, and σ. For each stream: every release, and the same figures. Each row says that all of it
+is equal to the bit, or the largest absolute difference of the numbers and what else differs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 #: Of every run, as assignments; one more of a key replaces it, and `key=` takes it away.
 SMALL = (
-    "data.kind=digits data.users=24 model.kind=mlp "
-    "model.hidden-units=5 cohorts.rounds=12 cohorts.users-per-round=6 privacy.epsilon=8 privacy.delta=1e-5 "
-    "privacy.noise-seed=7 execution.evaluate-every=4 mechanism.kind=bisr mechanism.bands=3 "
-    "client.engine=loop"
+    "data.kind=digits data.users=24 model.kind=mlp model.hidden-units=5 cohorts.rounds=12"
+    " cohorts.users-per-round=6 privacy.epsilon=8 privacy.delta=1e-5 privacy.noise-seed=7"
+    " execution.evaluate-every=4 mechanism.kind=bisr mechanism.bands=3 client.engine=loop"
 )
 DIGITS = "data.users=60"
 EXAMPLES = (
-    f"{DIGITS} data.partition=each-example data.users=1438 cohorts.users-per-round=40 client.batch-size=1"
+    f"{DIGITS} data.partition=each-example data.users=1438 cohorts.users-per-round=40"
+    " client.batch-size=1"
 )
 JME = "server.kind=jme-adam server.relative-epsilon=1.0"
 RUNS = {
@@ -42,16 +42,33 @@ RUNS = {
     "logistic regression": "model.kind=logistic model.hidden-units=",
     "digits, cnn": f"{DIGITS} model.kind=cnn model.hidden-units= data.input-shape=1,8,8",
     "digits, several steps": f"{DIGITS} client.batch-size=4 client.epochs=2 client.momentum=0.9",
-    **{f"mechanism {name}": f"mechanism.kind={name}" for name in ("bsr", "banded-toeplitz", "banded")},
+    **{
+        f"mechanism {name}": f"mechanism.kind={name}"
+        for name in ("bsr", "banded-toeplitz", "banded")
+    },
     **{
         f"mechanism {name}": f"mechanism.kind={name} mechanism.bands="
-        for name in ("identity", "square-root", "blt", "tree", "cgd", "nu-ftrl", "optimal-diagonal", "dense")
+        for name in (
+            "identity",
+            "square-root",
+            "blt",
+            "tree",
+            "cgd",
+            "nu-ftrl",
+            "optimal-diagonal",
+            "dense",
+        )
     },
-    "cyclic-poisson, amplified": "cohorts.kind=cyclic-poisson mechanism.kind=banded privacy.amplified=true",
-    "balls-in-bins, amplified": "cohorts.kind=balls-in-bins mechanism.kind=cgd mechanism.bands= "
-    "privacy.amplified=true",
-    "b-min-sep, amplified": "cohorts.kind=b-min-sep cohorts.min-separation=3 mechanism.kind=banded-toeplitz "
-    "privacy.amplified=true",
+    "cyclic-poisson, amplified": (
+        "cohorts.kind=cyclic-poisson mechanism.kind=banded privacy.amplified=true"
+    ),
+    "balls-in-bins, amplified": (
+        "cohorts.kind=balls-in-bins mechanism.kind=cgd mechanism.bands= privacy.amplified=true"
+    ),
+    "b-min-sep, amplified": (
+        "cohorts.kind=b-min-sep cohorts.min-separation=3 mechanism.kind=banded-toeplitz "
+        "privacy.amplified=true"
+    ),
     "momentum": "server.momentum=0.9",
     "adam": "server.kind=adam",
     "jme-adam": JME,
@@ -77,7 +94,8 @@ STREAMS = {
 }
 WRAPPED = {"wrapped FedAvg": "FedAvg", "wrapped FedAdam": "FedAdam", "wrapped FedAvgM": "FedAvgM"}
 
-#: Carries out what it reads, a line each, in one version; writes NumPy files of numbers and prints the rest.
+#: Carries out what it reads, a line each, in one version; writes NumPy files of numbers and prints
+#: the rest.
 _DRIVER = """
 import contextlib, io, json, os, sys, traceback, warnings
 from pathlib import Path
@@ -192,15 +210,25 @@ class Version:
     def __init__(self, tree: Path, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        state = {"XDG_STATE_HOME": str(folder / "state"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree)}
+        state = {
+            "XDG_STATE_HOME": str(folder / "state"),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(tree),
+        }
         command = [sys.executable, "-c", _DRIVER, str(tree / "tests")]
         more: dict[str, Any] = {"cwd": folder, "env": {**os.environ, **state}, "text": True}
         self._process: Any = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **more
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            **more,
         )
 
     def facts(self, how: str, name: str, what: str) -> tuple[dict[str, Any], np.ndarray]:
-        """What a run or stream gave: figures and participations, and all numbers that were released."""
+        """What a run or stream gave: figures and participations, and all numbers that were
+        released.
+        """
         self._process.stdin.write(json.dumps([how, name, what]) + "\n")
         self._process.stdin.flush()
         said = json.loads(self._process.stdout.readline() or '{"error": "the process ended"}')
@@ -215,7 +243,8 @@ def difference(
     before: tuple[dict[str, Any], np.ndarray], after: tuple[dict[str, Any], np.ndarray]
 ) -> list[str]:
     """In what they differ; nothing if all is equal to the bit."""
-    (said, numbers), (now, others) = before, after
+    said, numbers = before
+    now, others = after
     if "error" in said or "error" in now:
         return [
             f"{name}: {facts['error']}"
@@ -232,7 +261,9 @@ def difference(
         return [*found, f"{numbers.shape} numbers released, then {others.shape}"]
     if not np.array_equal(numbers, others):
         largest = np.abs(numbers - others).max()
-        found.append(f"released numbers by at most {largest:.3g} (largest {np.abs(numbers).max():.3g})")
+        found.append(
+            f"released numbers by at most {largest:.3g} (largest {np.abs(numbers).max():.3g})"
+        )
     return found
 
 

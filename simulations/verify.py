@@ -155,12 +155,16 @@ def check_privacy(said: dict, plan: dict, matrices: list) -> None:
         raise Unchecked("second moments of a mean")
     parts = plan["parts"]
     stream = plan["kind"] == "stream"
-    n, k, b = said["rounds"], said["max_participations"], said["min_separation"]
+    n = said["rounds"]
+    k = said["max_participations"]
+    b = said["min_separation"]
     rows = 1  # of a user in one release
     if stream:
         every = said["release_every"]
         rows = min(k, -(-every // b))
-        n, k, b = -(-n // every), -(-k // rows), max(1, b // every)
+        n = -(-n // every)
+        k = -(-k // rows)
+        b = max(1, b // every)
     for part, bits, (C, _) in zip(parts, said["unit_bits"], matrices, strict=True):
         triangular = not np.triu(C, 1).any() and (np.diagonal(C) > 0).all()
         require(len(C) == n and triangular, f"C of {part['name']} is not triangular of {n} rounds")
@@ -311,7 +315,8 @@ def shrunk(raw: np.ndarray, mean: np.ndarray, v: float, v2: float, zeta: float) 
 
 def described(plan: dict, Y: np.ndarray, S: np.ndarray, w: float, v: float, v2: float) -> dict:
     """Mean and covariance from sums, their weight and noise; none where rows are too few."""
-    c, zeta = plan["count_weight"], plan["clip_norm"]
+    c = plan["count_weight"]
+    zeta = plan["clip_norm"]
     full = S.ndim == 2
     if c > 0:  # the last coordinate counts valid rows
         if ndtri(0.975) * math.sqrt(v) >= Y[-1]:
@@ -322,7 +327,8 @@ def described(plan: dict, Y: np.ndarray, S: np.ndarray, w: float, v: float, v2: 
     mean = Y / w
     outer = np.outer(mean, mean) if full else mean**2
     ratio = 1 / c**2 if c > 0 else 0.0
-    v, v2 = v / w**2, v2 / w**2
+    v = v / w**2
+    v2 = v2 / w**2
     raw = S / w - outer + v * ((np.eye(len(mean)) if full else 1.0) + ratio * outer)
     of_mean = v * (1 + ratio * min((mean**2).sum(), zeta**2))
     covariance = shrunk(raw, mean, of_mean, v2 + v * ratio * zeta**4, zeta)
@@ -339,13 +345,15 @@ def described(plan: dict, Y: np.ndarray, S: np.ndarray, w: float, v: float, v2: 
 
 def check_stream(said: dict, plan: dict, matrices: list, integers: list, published: list) -> None:
     """Compare published means and covariances with those of the integers."""
-    d, every = plan["dimension"], said["release_every"]
+    d = plan["dimension"]
+    every = said["release_every"]
     kind = plan["second_moment"]
     if len(integers) == 1 or kind not in ("full", "diagonal") or len(set(plan["workloads"])) > 1:
         raise Unchecked("covariances of two workloads, of squared private rows, or of blocks")
     A = workload(plan["workloads"][0], len(matrices[0][0]))
     upper = np.triu_indices(d)
-    sums, variances = [], []
+    sums = []
+    variances = []
     for i, (part, (C, _)) in enumerate(zip(plan["parts"], matrices, strict=True)):
         unit = plan["vector_norm"] ** (i + 1) * 2.0 ** -part["bits"]
         sums.append(A[: len(integers[i]), : len(integers[i])] @ (integers[i] * unit))

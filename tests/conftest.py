@@ -27,14 +27,15 @@ def _own_folder(variable: str) -> None:
     atexit.register(shutil.rmtree, os.environ[variable], ignore_errors=True)
 
 
-# What is remembered of runs never lands at home; designs are made once for all workers, machine code once for
-# all sessions of a checkout.
+# What is remembered of runs never lands at home; designs are made once for all workers, machine
+# code once for all sessions of a checkout.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
 _own_folder("XDG_STATE_HOME")
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _own_folder("FEDMF_CACHE")
 
-#: Run by tests as programs of their own, with Triton or its interpreter; importing them here would load it.
+#: Run by tests as programs of their own, with Triton or its interpreter; importing them here would
+#: load it.
 collect_ignore = [
     "support/compiled_kernels.py",
     "support/interpreted_kernels.py",
@@ -44,7 +45,9 @@ collect_ignore = [
 
 @pytest.fixture(scope="session", autouse=True)
 def no_pictures() -> Iterator[None]:
-    """A learning curve takes most of a small run's time; a test that looks at one asks for ``pictures``."""
+    """A learning curve takes most of a small run's time; a test that looks at one asks for
+    ``pictures``.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fedmf.runs.session.draw_learning_curve", lambda *_: False)
         yield
@@ -77,9 +80,11 @@ def mean_norms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Together(LoadScopeScheduling):
-    """Deployments run one after another, and a file with fixtures of a module in one process, made once.
+    """Deployments run one after another, and a file with fixtures of a module in one process, made
+    once.
 
-    All other tests run anywhere. With the whole suite machine code is made while the tests are collected.
+    All other tests run anywhere. With the whole suite machine code is made while the tests are
+    collected.
     """
 
     def __init__(self, config: pytest.Config, log: object) -> None:

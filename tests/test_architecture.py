@@ -15,7 +15,8 @@ import fedmf
 
 PACKAGE = Path(__file__).resolve().parents[1] / "fedmf"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-#: Rooms from the ground up; a room may import itself and rooms on lower floors, never its neighbours.
+#: Rooms from the ground up; a room may import itself and rooms on lower floors, never its
+#: neighbours.
 FLOORS = (
     {"errors", "figures", "lazy", "lines", "values", "version"},
     {"functions", "participation"},
@@ -87,7 +88,9 @@ def violations(source: str, path: Path) -> list[str]:
 
 
 def test_imports_only_point_downwards() -> None:
-    assert [line for path in MODULES for line in violations(path.read_text(encoding="utf-8"), path)] == []
+    assert [
+        line for path in MODULES for line in violations(path.read_text(encoding="utf-8"), path)
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,16 @@ for name in json.loads(sys.argv[1]):
 print(json.dumps(sorted({name.split(".")[1] for name in sys.modules if name.startswith("fedmf.")})))
 """
 #: All that a release may rest on.
-CORE = {"accounting", "clipping", "errors", "ledger", "matrices", "noise", "participation", "release"}
+CORE = {
+    "accounting",
+    "clipping",
+    "errors",
+    "ledger",
+    "matrices",
+    "noise",
+    "participation",
+    "release",
+}
 #: What the core still loads in addition.
 LOADED_TOO = {"lazy", "version"}
 
@@ -166,13 +178,17 @@ from fedmf.cli.app import run
 code = run(json.loads(sys.argv[1]))
 print(json.dumps([code, [name for name in json.loads(sys.argv[2]) if name in sys.modules]]))
 """
-DESIGN = "design --rounds 16 --max-participations 2 --min-separation 8 --epsilon 8 --delta 1e-5 --json"
+DESIGN = (
+    "design --rounds 16 --max-participations 2 --min-separation 8 --epsilon 8 --delta 1e-5 --json"
+)
 
 
 @pytest.mark.parametrize("command", ["--help", "simulate --help", f"{DESIGN} --mechanism bsr"])
 def test_light_commands_load_nothing_heavy(command: str, tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", PROBE, json.dumps(command.split()), json.dumps(HEAVY)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=True, cwd=tmp_path)
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=600, check=True, cwd=tmp_path
+    )
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
 
 

@@ -27,11 +27,27 @@ from fedmf.runs.tables.configuration import load_run
 from fedmf.training import LocalTrainer, UserFailure
 
 REQUIRED_STATEMENT = {
-    "unit", "adjacency", "mechanism", "params", "rounds", "max_participations", "min_separation",
-    "actual_max_participations", "actual_min_separation", "sampling", "users", "users_per_round", "clip_norm",
-    "noise_multiplier", "sensitivity", "sensitivity_kind", "delta", "epsilon", "epsilon_spent",
+    "unit",
+    "adjacency",
+    "mechanism",
+    "params",
+    "rounds",
+    "max_participations",
+    "min_separation",
+    "actual_max_participations",
+    "actual_min_separation",
+    "sampling",
+    "users",
+    "users_per_round",
+    "clip_norm",
+    "noise_multiplier",
+    "sensitivity",
+    "sensitivity_kind",
+    "delta",
+    "epsilon",
+    "epsilon_spent",
     "not_covered",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -90,15 +106,20 @@ def test_a_run_shows_its_plan_a_table_of_rounds_and_the_guarantee_first(
     assert run(["simulate", str(config), "--out", str(tmp_path / "a [b]")]) == 0
     captured = capsys.readouterr()
     plan, mechanism, heads, *rows = captured.err.splitlines()
-    assert re.search(r"a \[b\] · \d+ parameters · 24 users, 6 per round, at most 3 rounds each$", plan)
+    assert re.search(
+        r"a \[b\] · \d+ parameters · 24 users, 6 per round, at most 3 rounds each$", plan
+    )
     assert re.match(
-        r"Mechanism bisr, bands = 4, noise multiplier [\d.]+ → signal-to-noise: \w+ \(noise ", mechanism
+        r"Mechanism bisr, bands = 4, noise multiplier [\d.]+ → signal-to-noise: \w+ \(noise ",
+        mechanism,
     )
     assert "ε spent" in heads
     assert [int(row.split()[0]) for row in rows if row.split()[0].isdigit()] == list(range(1, 13))
     first, model, following, secret = captured.out.splitlines()
     assert first == (tmp_path / "a [b]" / "statement.txt").read_text().splitlines()[0]
-    assert re.match(r"Model: test loss [\d.]+, test accuracy [\d.]+ % after 12 of 12 rounds\.", model)
+    assert re.match(
+        r"Model: test loss [\d.]+, test accuracy [\d.]+ % after 12 of 12 rounds\.", model
+    )
     assert following.startswith("Next: fedmf account ")
     assert secret == "Keep secret: noise.key, ledger.sqlite*, failures.jsonl."
     config = write_config(tmp_path / "run.toml", private=False)
@@ -118,7 +139,9 @@ def shown(path: Path, made: Run, terminal: bool) -> tuple[str, RunProgress]:
 def test_progress_has_a_bar_on_terminals_and_every_column_of_statistics(tmp_path: Path) -> None:
     keys = {"mechanism": "bisr", "bands": 2, "evaluate_every": 4}
     made = dataclasses.replace(
-        small_run(**keys), clipping=QuantileClipping(quantile=0.4), extra_releases=(MeanNorm(share=0.1),)
+        small_run(**keys),
+        clipping=QuantileClipping(quantile=0.4),
+        extra_releases=(MeanNorm(share=0.1),),
     )
     text, view = shown(tmp_path / "run", made, terminal=True)
     assert "12/12" in text
@@ -145,7 +168,9 @@ def test_failed_users_are_told_of_where_there_is_no_privacy_to_lose(
 ) -> None:
     trained = LocalTrainer.add_updates
 
-    def failing(trainer: LocalTrainer, parameters: Any, users: Any, t: int, total: Any) -> list[UserFailure]:
+    def failing(
+        trainer: LocalTrainer, parameters: Any, users: Any, t: int, total: Any
+    ) -> list[UserFailure]:
         failures = trained(trainer, parameters, users, t, total)
         if "A" in users:  # who is made up before the run begins
             return failures
@@ -173,7 +198,8 @@ def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
     plan = fedmf.plan(load_run(config))
     assert said["epsilon"] == "8 at delta 1e-05, zero-out adjacency"
     assert said["participation"] == "12 rounds, at most 3 a user, 4 apart; 6 of 24 users a round"
-    multiplier, std = plan.noise_multiplier, plan.noise_std
+    multiplier = plan.noise_multiplier
+    std = plan.noise_std
     assert said["noise"] == f"multiplier {at_most(multiplier)}, standard deviation {at_most(std)}"
     assert re.fullmatch(r"[\d.]+ MiB: 3 stored vectors", said["memory of noise"])
     assert "ms: local training" in said["time of a round"]
@@ -229,11 +255,17 @@ def test_bad_files_and_places_are_one_line(
             ["simulate", good, "--out", str(finished)],
             "already holds a run: resume it (--resume), or choose another",
         ),
-        (["simulate", good, "--out", str(tmp_path / "other")], "must be new or empty; it contains other"),
+        (
+            ["simulate", good, "--out", str(tmp_path / "other")],
+            "must be new or empty; it contains other",
+        ),
         (["simulate", good, "--out", "/proc/fedmf/run"], "cannot be created"),
         (["simulate", good, "--out", "x", "--resume", "y"], "use only one"),
         (["simulate", "--resume", str(tmp_path / "other")], "is not a run directory"),
-        (["simulate", good, "--resume", str(finished), "--set", "privacy.epsilon=3"], "is 8.0, not 3.0"),
+        (
+            ["simulate", good, "--resume", str(finished), "--set", "privacy.epsilon=3"],
+            "is 8.0, not 3.0",
+        ),
         (["simulate", good, "--engine", "gpu"], "--engine"),
         (["account", str(tmp_path / "none")], "is not a run directory"),
         (["simulat"], "No such command"),

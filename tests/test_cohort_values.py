@@ -8,7 +8,8 @@ from fedmf.cohorts import COHORTS, Cohorts, SampledCohorts
 from fedmf.participation import Participation
 from fedmf.values import value_of
 
-#: By kind: (users, size, rounds, bands), (b, k) as given, (n, k, b) as runs of header format 3 derived it.
+#: By kind: (users, size, rounds, bands), (b, k) as given, (n, k, b) as runs of header format 3
+#: derived it.
 CONTRACTS = {
     "cyclic": [
         ((24, 3, 9, None), (None, None), (9, 2, 8)),
@@ -48,16 +49,22 @@ def test_contracts_are_those_that_recorded_runs_have(
     given: tuple[int | None, int | None],
     contract: tuple[int, int, int],
 ) -> None:
-    """What a kind leaves unset is derived as before, so that a run of the same keys has the same noise."""
+    """What a kind leaves unset is derived as before, so that a run of the same keys has the same
+    noise.
+    """
     users, size, rounds, bands = sizes
     b, k = given
-    cohorts = COHORTS[kind](rounds=rounds, users_per_round=size, min_separation=b, max_participations=k)
+    cohorts = COHORTS[kind](
+        rounds=rounds, users_per_round=size, min_separation=b, max_participations=k
+    )
     assert cohorts.participation(users, bands) == Participation(*contract)
     assert value_of(COHORTS, cohorts.to_dict()) == cohorts
 
 
 @pytest.mark.parametrize("kind", COHORTS.values())
-def test_sampled_cohorts_follow_the_secret_seed_and_the_others_their_own(kind: type[Cohorts]) -> None:
+def test_sampled_cohorts_follow_the_secret_seed_and_the_others_their_own(
+    kind: type[Cohorts],
+) -> None:
     def drawn(seed: int, secret_seed: int) -> list[list[int]]:
         cohorts = kind(rounds=12, users_per_round=6)
         schedule = cohorts.schedule(48, cohorts.participation(48), seed, secret_seed)

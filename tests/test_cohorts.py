@@ -31,9 +31,13 @@ def all_cohorts(schedule: CohortSchedule) -> list[list[int]]:
     return [schedule.cohort(t).tolist() for t in range(schedule.rounds)]
 
 
-def check_contract(schedule: CohortSchedule, users: int, m: int, contract: Participation) -> np.ndarray:
+def check_contract(
+    schedule: CohortSchedule, users: int, m: int, contract: Participation
+) -> np.ndarray:
     """Assert size, order, cap and separation of every cohort; returns participations by user."""
-    n, k, b = contract.rounds, contract.max_participations, contract.min_separation
+    n = contract.rounds
+    k = contract.max_participations
+    b = contract.min_separation
     last: dict[int, int] = {}
     counts = np.zeros(users, dtype=int)
     for t, cohort in enumerate(all_cohorts(schedule)):
@@ -62,7 +66,9 @@ def settings_of_a_schedule(draw: st.DrawFn) -> tuple[int, int, Participation]:
 
 
 def is_feasible(users: int, m: int, contract: Participation) -> bool:
-    """Whether any schedule exists: min(b, n) consecutive rounds need different users, and k caps the sum."""
+    """Whether any schedule exists: min(b, n) consecutive rounds need different users, and k caps
+    the sum.
+    """
     window = min(contract.min_separation, contract.rounds)
     return m * window <= users and m * contract.rounds <= users * contract.max_participations
 
@@ -97,7 +103,9 @@ def test_cyclic_participation_is_the_tightest_contract(m: int, users: int, n: in
 
 
 def test_the_order_of_available_users_is_another_in_every_round_and_fair() -> None:
-    """Each user is as often in the first place as any other: 6 of 6,000 draws within five deviations."""
+    """Each user is as often in the first place as any other: 6 of 6,000 draws within five
+    deviations.
+    """
     contract = Participation(6000, 3000, 2)
     schedule = schedule_of(AvailableCohorts, 6, 2, contract, seed=3)
     orders = np.array([schedule.cohort(t) for t in range(6000)])
@@ -105,6 +113,8 @@ def test_the_order_of_available_users_is_another_in_every_round_and_fair() -> No
     assert len({tuple(order) for order in orders.tolist()}) == 720
     first = np.bincount(orders[:, 0], minlength=6)
     assert np.abs(first - 1000).max() < 5 * np.sqrt(6000 * 5 / 36)
-    assert not np.array_equal(orders, all_cohorts(schedule_of(AvailableCohorts, 6, 2, contract, seed=4)))
+    assert not np.array_equal(
+        orders, all_cohorts(schedule_of(AvailableCohorts, 6, 2, contract, seed=4))
+    )
     with pytest.raises(IndexError, match=r"t \(round\)"):
         schedule.cohort(6000)

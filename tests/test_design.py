@@ -22,25 +22,76 @@ from fedmf.participation import Participation
 TEN_EPOCHS = Participation(3900, 10, 390)
 SMALL = Participation(48, 4, 12)
 FIELDS = {
-    "mechanism", "params", "sensitivity", "sensitivity_kind", "sensitivity_case", "rmse", "max_se",
-    "noise_multiplier", "epsilon", "delta", "adjacency", "workload", "rounds", "max_participations",
-    "min_separation", "memory_vectors", "regenerated_vectors", "nanoseconds_per_coordinate",
-    "sampling", "noise_std", "noise_std_error", "objective", "objective_error",
-}  # fmt: skip
+    "mechanism",
+    "params",
+    "sensitivity",
+    "sensitivity_kind",
+    "sensitivity_case",
+    "rmse",
+    "max_se",
+    "noise_multiplier",
+    "epsilon",
+    "delta",
+    "adjacency",
+    "workload",
+    "rounds",
+    "max_participations",
+    "min_separation",
+    "memory_vectors",
+    "regenerated_vectors",
+    "nanoseconds_per_coordinate",
+    "sampling",
+    "noise_std",
+    "noise_std_error",
+    "objective",
+    "objective_error",
+}
 
 
 CONTRACT_NAMES = [
-    "identity", "square-root", "bsr", "bisr", "bifr", "bfr", "cgd", "nu-ftrl", "one-parameter",
-    "optimal-diagonal", "banded", "banded-toeplitz", "banded-inverse", "blt", "dense", "tree", "kary-tree",
-    "rated-bfr", "shifted-root", "quadratic-lti", "strongly-convex-lti",
-]  # fmt: skip
+    "identity",
+    "square-root",
+    "bsr",
+    "bisr",
+    "bifr",
+    "bfr",
+    "cgd",
+    "nu-ftrl",
+    "one-parameter",
+    "optimal-diagonal",
+    "banded",
+    "banded-toeplitz",
+    "banded-inverse",
+    "blt",
+    "dense",
+    "tree",
+    "kary-tree",
+    "rated-bfr",
+    "shifted-root",
+    "quadratic-lti",
+    "strongly-convex-lti",
+]
 
 
 @pytest.mark.parametrize("name", [*CONTRACT_NAMES, "normalized-bisr", "normalized-banded"])
 def test_every_name_of_the_contract_gives_a_row_of_dense_linear_algebra(name, capsys):
-    """The command line's row for each name, beside C built again and judged by dense matrices alone."""
-    n, k, b = 32, 2, 16
-    request = ["design", "--rounds", n, "--max-participations", k, "--min-separation", b, "--mechanism", name]
+    """The command line's row for each name, beside C built again and judged by dense matrices
+    alone.
+    """
+    n = 32
+    k = 2
+    b = 16
+    request = [
+        "design",
+        "--rounds",
+        n,
+        "--max-participations",
+        k,
+        "--min-separation",
+        b,
+        "--mechanism",
+        name,
+    ]
     assert run([*map(str, request), "--epsilon", "2", "--delta", "1e-6", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert set(row) == FIELDS
@@ -53,7 +104,9 @@ def test_every_name_of_the_contract_gives_a_row_of_dense_linear_algebra(name, ca
     assert row["sensitivity_kind"] == "exact"
     assert row["sensitivity"] == pytest.approx(truth, rel=1e-11)
     sigma = row["noise_multiplier"]
-    loss = norm.cdf(0.5 / sigma - 2.0 * sigma) - math.exp(2.0) * norm.cdf(-0.5 / sigma - 2.0 * sigma)
+    loss = norm.cdf(0.5 / sigma - 2.0 * sigma) - math.exp(2.0) * norm.cdf(
+        -0.5 / sigma - 2.0 * sigma
+    )
     assert loss == pytest.approx(1e-6, rel=1e-6)
     A = oracles.prefix_sums(n)
     assert row["rmse"] == pytest.approx(oracles.rmse(A, dense, truth) * sigma, rel=1e-9)
@@ -72,12 +125,17 @@ def test_published_table_with_its_budget():
     assert row["regenerated_vectors"] == 63
 
 
-@pytest.mark.parametrize("workload", ["prefix", "exponential:0.9", "window:5", "average", "momentum:0.8"])
+@pytest.mark.parametrize(
+    "workload", ["prefix", "exponential:0.9", "window:5", "average", "momentum:0.8"]
+)
 def test_errors_are_those_of_the_workload(workload):
     rows = design(SMALL, ["bisr", "normalized-cgd", "banded-toeplitz"], workload=workload, bands=4)
     for row in rows:
-        C = build(row["mechanism"], SMALL, params=row["params"], workload=parse_workload(workload, 48))
-        A, dense = parse_workload(workload, 48).materialize(), C.factorization.materialize()
+        C = build(
+            row["mechanism"], SMALL, params=row["params"], workload=parse_workload(workload, 48)
+        )
+        A = parse_workload(workload, 48).materialize()
+        dense = C.factorization.materialize()
         expected = oracles.rmse(A, dense, row["sensitivity"])
         assert row["workload"] == workload
         assert row["rmse"] == pytest.approx(expected, rel=1e-9)
@@ -126,22 +184,34 @@ def test_a_factorization_of_ones_own_stands_beside_names():
 
 
 def test_a_stated_noise_says_which_epsilon_it_gives(capsys):
-    """The noise that a budget asks for gives that budget back; twice the change, twice the noise."""
+    """The noise that a budget asks for gives that budget back; twice the change, twice the
+    noise.
+    """
     for adjacency, factor in (("zero-out", 1), ("replace-one", 2)):
         rows = design(SMALL, ["bsr", "tree"], 2.0, 1e-6, adjacency)
         for asked in rows:
-            name, S = asked["mechanism"], asked["noise_std"]
+            name = asked["mechanism"]
+            S = asked["noise_std"]
             (row,) = design(SMALL, [name], delta=1e-6, adjacency=adjacency, noise_multiplier=S)
             assert row["epsilon"] == pytest.approx(2.0, rel=1e-9)
             assert gaussian_delta(S / (row["sensitivity"] * factor), row["epsilon"]) <= 1e-6
             same = {"noise_multiplier", "rmse", "max_se", "noise_std"}
-            assert {key: row[key] for key in same} == pytest.approx({key: asked[key] for key in same})
-    request = "design --rounds 48 --max-participations 4 --min-separation 12 --mechanism tree --delta 1e-6"
+            assert {key: row[key] for key in same} == pytest.approx(
+                {key: asked[key] for key in same}
+            )
+    request = (
+        "design --rounds 48 --max-participations 4 --min-separation 12 --mechanism tree --delta"
+        " 1e-6"
+    )
     assert run([*request.split(), "--noise-multiplier", "7"]) == 0
     printed = capsys.readouterr().out
     (row,) = design(SMALL, ["tree"], delta=1e-6, noise_multiplier=7.0)
     assert at_least(row["epsilon"], 5) in printed
-    for given in ({"epsilon": 1.0, "delta": 1e-6}, {}, {"delta": 1e-6, "sampling": "balls-in-bins"}):
+    for given in (
+        {"epsilon": 1.0, "delta": 1e-6},
+        {},
+        {"delta": 1e-6, "sampling": "balls-in-bins"},
+    ):
         with pytest.raises(ValueError, match="with delta, and without epsilon and sampling"):
             design(SMALL, ["tree"], noise_multiplier=7.0, **given)
     with pytest.raises(ValueError, match="positive and finite"):

@@ -16,8 +16,18 @@ def test_json_keeps_order_and_names_as_typed(capsys: pytest.CaptureFixture[str])
     assert run([*DESIGN, "--mechanism", *names, "--epsilon", "2", "--delta", "1e-5", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["mechanism"] for row in rows] == ["BandMF", "dp-sgd", "lambda-cgd"]
-    fields = {"mechanism", "params", "sensitivity", "sensitivity_kind", "rmse", "max_se", "noise_multiplier",
-              "epsilon", "delta", "memory_vectors"}  # fmt: skip
+    fields = {
+        "mechanism",
+        "params",
+        "sensitivity",
+        "sensitivity_kind",
+        "rmse",
+        "max_se",
+        "noise_multiplier",
+        "epsilon",
+        "delta",
+        "memory_vectors",
+    }
     assert all(row.keys() >= fields for row in rows)
     assert {row["noise_multiplier"] for row in rows} == {rows[0]["noise_multiplier"]}
 
@@ -40,7 +50,9 @@ def test_seven_mechanisms_are_ranked_and_compared_with_independent_noise(
     assert run([*small, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["mechanism"] for row in rows} == set(DEFAULT_MECHANISMS)
-    assert [row["objective_error"] for row in rows] == sorted(row["objective_error"] for row in rows)
+    assert [row["objective_error"] for row in rows] == sorted(
+        row["objective_error"] for row in rows
+    )
     assert run(small) == 0
     first, heads, *lines = capsys.readouterr().out.splitlines()
     assert first.startswith(
@@ -54,7 +66,9 @@ def test_seven_mechanisms_are_ranked_and_compared_with_independent_noise(
     assert "Recommended" not in capsys.readouterr().out
 
 
-def test_all_mechanisms_are_the_seven_and_others_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_mechanisms_are_the_seven_and_others_on_request(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     small = ["design", "--all", "--rounds", "16", "--max-participations", "2"]
     small += ["--min-separation", "8"]
     assert run([*small, "--json"]) == 0
@@ -68,7 +82,12 @@ def test_all_mechanisms_are_the_seven_and_others_on_request(capsys: pytest.Captu
 def test_the_recommended_mechanism_is_the_fastest_of_nearly_the_smallest_error() -> None:
     rows = [
         {"mechanism": name, "objective_error": error, "nanoseconds_per_coordinate": time}
-        for name, error, time in [("a", 1.0, 90.0), ("b", 1.04, 20.0), ("c", 1.03, 20.0), ("d", 1.06, 10.0)]
+        for name, error, time in [
+            ("a", 1.0, 90.0),
+            ("b", 1.04, 20.0),
+            ("c", 1.03, 20.0),
+            ("d", 1.06, 10.0),
+        ]
     ]
     assert recommended(rows)["mechanism"] == "c"
     assert recommended(rows[:1])["mechanism"] == "a"

@@ -91,7 +91,12 @@ def test_a_tutorial_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    pages = (*ROOT.glob("*.md"), ROOT / ".github/SECURITY.md", *DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"))
+    pages = (
+        *ROOT.glob("*.md"),
+        ROOT / ".github/SECURITY.md",
+        *DOCS.rglob("*.md"),
+        *DOCS.rglob("*.ipynb"),
+    )
     lost = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in pages

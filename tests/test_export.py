@@ -36,7 +36,8 @@ def read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str
     assert begin % 8 == 0
     header = json.loads(content[8:begin])
     about = header.pop("__metadata__")
-    tensors, end = {}, 0
+    tensors = {}
+    end = 0
     for name, entry in header.items():
         assert entry["dtype"] == "F32"
         assert entry["data_offsets"][0] == end, "no holes"
@@ -69,7 +70,10 @@ def test_files_hold_the_same_tensors_and_only_their_owner_reads_them(
         path = tmp_path / f"model.{suffix}"
         assert cli(["export", str(run_dir), "--output", str(path)]) == 0
         entries = sum(tensor.numel() for tensor in model.values())
-        assert capsys.readouterr().out == f"{path}: {entries} parameters in 4 tensors after 4 rounds.\n"
+        assert (
+            capsys.readouterr().out
+            == f"{path}: {entries} parameters in 4 tensors after 4 rounds.\n"
+        )
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         if suffix == "pt":
             tensors = torch.load(path, weights_only=True)
@@ -88,14 +92,24 @@ def test_files_hold_the_same_tensors_and_only_their_owner_reads_them(
             ["{run}", "--output", "{tmp}/model.onnx"],
             "must have the suffix .safetensors or .pt; got 'model.onnx'.",
         ),
-        (["{run}", "--output", "{tmp}/there.pt"], "there.pt exists already and is not overwritten."),
+        (
+            ["{run}", "--output", "{tmp}/there.pt"],
+            "there.pt exists already and is not overwritten.",
+        ),
         (["{run}", "--output", "{tmp}/no/model.pt"], "cannot write"),
-        (["{tmp}", "--output", "{tmp}/model.pt"], "is not a run directory: it has no ledger.sqlite."),
+        (
+            ["{tmp}", "--output", "{tmp}/model.pt"],
+            "is not a run directory: it has no ledger.sqlite.",
+        ),
         (["{run}"], "Missing option '--output'"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_in_one_line(
-    arguments: list[str], error: str, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    error: str,
+    run_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "there.pt").write_bytes(b"mine")
     before = sorted(os.listdir(tmp_path))

@@ -1,4 +1,6 @@
-"""Configurations to start from: written once, valid, and they train; those that ship are found anywhere."""
+"""Configurations to start from: written once, valid, and they train; those that ship are found
+anywhere.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,17 @@ SHORT = {"cohorts.rounds": 2, "cohorts.users-per-round": 12, "data.users": 24, "
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder without a configuration, but with the files that two of the cases name."""
     monkeypatch.chdir(tmp_path)
-    rng, users = np.random.default_rng(0), [f"user {u}" for u in range(100)]
+    rng = np.random.default_rng(0)
+    users = [f"user {u}" for u in range(100)]
     (tmp_path / "users.txt").write_text("\n".join(users) + "\n")
     rows = [
-        [user, *rng.normal(size=3).round(3), rng.choice(["no", "yes"])] for user in users for _ in range(2)
+        [user, *rng.normal(size=3).round(3), rng.choice(["no", "yes"])]
+        for user in users
+        for _ in range(2)
     ]
     (tmp_path / "schema.toml").write_text(
-        '[columns.user]\nkind = "user"\n[columns.label]\nkind = "category"\ncategories = ["no", "yes"]\n'
+        '[columns.user]\nkind = "user"\n[columns.label]\nkind = "category"\ncategories = ["no",'
+        ' "yes"]\n'
         + "".join(
             f'[columns.{name}]\nkind = "number"\nlower = -3\nupper = 3\nscale = 1\n'
             for name in ("age", "height", "weight")
@@ -47,8 +53,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert {file.stem.replace("_app", "-app") for file in (ROOT / "configs/start").iterdir()} == {*CASES, APP}
+def test_each_case_is_written_once_and_valid(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert {file.stem.replace("_app", "-app") for file in (ROOT / "configs/start").iterdir()} == {
+        *CASES,
+        APP,
+    }
     for case in CASES:
         assert run(["init", case]) == 0
         file = folder / f"{case}.toml"
@@ -70,7 +81,9 @@ def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.Captur
 def test_cases_on_ones_own_files_open_as_they_are(case: str, folder: Path) -> None:
     """Task, plan and directory: everything but the rounds."""
     assert run(["init", case]) == 0
-    with fedmf.start(load_run(f"{case}.toml", {"mechanism.kind": "identity"}), folder / "run") as session:
+    with fedmf.start(
+        load_run(f"{case}.toml", {"mechanism.kind": "identity"}), folder / "run"
+    ) as session:
         assert session.task.dataset.users == session.plan.users == 80
         assert session.metrics[0]["loss"] > 0
 
@@ -93,7 +106,9 @@ def test_what_ships_is_found_by_name_unless_there_is_such_a_file(
     assert "configs/digits.toml does not exist here" in caplog.text
     assert shipped.difference(load_run("digits.toml")) is None
     assert shipped.difference(load_run(ROOT / "configs/digits.toml")) is None
-    assert fedmf.Sweep.from_config("configs/sweeps/mechanisms.toml").baseline == "independent, Poisson"
+    assert (
+        fedmf.Sweep.from_config("configs/sweeps/mechanisms.toml").baseline == "independent, Poisson"
+    )
     (folder / "digits.toml").write_text("[data]\nkind = 'digits'\n[cohorts]\nrounds = 7\n")
     assert load_run("digits.toml").cohorts.rounds == 7
     for path in (

@@ -35,11 +35,16 @@ epsilon = 4.0
 kind = "cgd"
 params = "lambda=0.5"
 """
-STREAM = "stream --row-level --columns x0,x1,x2 --clip-norm 1 --epsilon 8 --delta 1e-5 --rounds 30 --seed 5"
+STREAM = (
+    "stream --row-level --columns x0,x1,x2 --clip-norm 1 --epsilon 8 --delta 1e-5 --rounds 30"
+    " --seed 5"
+)
 
 
 def start(folder: Path, arguments: list[str], **more: object) -> subprocess.Popen[str]:
-    """A command as a shell starts it: the leader of a group of processes, all of which get a key press."""
+    """A command as a shell starts it: the leader of a group of processes, all of which get a key
+    press.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "fedmf", *arguments],
         stdout=subprocess.PIPE,
@@ -59,7 +64,9 @@ def start(folder: Path, arguments: list[str], **more: object) -> subprocess.Pope
 def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, list[str]]:
     """Exit code and lines of standard error after a signal to the whole group."""
     with process:
-        for _ in range(20):  # a signal just before a call that waits for a pipe does not end the call
+        for _ in range(
+            20
+        ):  # a signal just before a call that waits for a pipe does not end the call
             os.killpg(process.pid, number)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=30)
@@ -100,7 +107,9 @@ def test_a_run_says_how_to_resume(
     assert "after 20 of 20 rounds" in capsys.readouterr().out
 
 
-def test_a_stream_goes_on_with_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_goes_on_with_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = write_rows(tmp_path / "rows.csv", sample()).read_text().splitlines(keepends=True)
     command = [*STREAM.split(), "--input", "-", "--output", "out.jsonl", "--state-dir", "state"]
     process = start(tmp_path, command, stdin=subprocess.PIPE)
@@ -111,9 +120,10 @@ def test_a_stream_goes_on_with_the_same_command(tmp_path: Path, monkeypatch: pyt
     wait_for(lambda: out.exists() and out.read_bytes().count(b"\n") == 10, process)
     got, lines = stop(process, signal.SIGTERM)
     assert got == 143, lines
-    assert lines[-1] == (
-        "fedmf: stopped by SIGTERM; all finished rows are kept; continue with the same command and the "
-        "same rows, or with --from-row and the rows that follow."
+    assert (
+        lines[-1]
+        == "fedmf: stopped by SIGTERM; all finished rows are kept; continue with the same command"
+        " and the same rows, or with --from-row and the rows that follow."
     )
     again = start(tmp_path, command, stdin=subprocess.PIPE)
     _, shown = again.communicate("".join(rows), timeout=600)

@@ -20,7 +20,8 @@ def response(optimizer: ServerSGD) -> np.ndarray:
     """Entry (t, i): how a unit update in round i has moved θ after round t."""
     updates = torch.eye(ROUNDS, dtype=torch.float64)
     parameters = torch.zeros(ROUNDS, dtype=torch.float64)
-    state, rows = optimizer.init(parameters), []
+    state = optimizer.init(parameters)
+    rows = []
     for t in range(ROUNDS):
         parameters, state = optimizer.step(t, parameters, RoundRelease(updates[t], 0.0), state)
         rows.append(parameters.numpy())
@@ -51,13 +52,17 @@ def test_weight_decay_with_a_constant_rate_is_exact() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize("text", ["momentum:0.9", "nesterov:0.9", "prefix*linear", "momentum:0.9*cosine:4"])
+@pytest.mark.parametrize(
+    "text", ["momentum:0.9", "nesterov:0.9", "prefix*linear", "momentum:0.9*cosine:4"]
+)
 def test_a_matrix_made_for_the_workload_beats_that_for_prefix_sums(text: str) -> None:
-    contract, work = Participation(ROUNDS, 3, 10), parse_workload(text, ROUNDS)
+    contract = Participation(ROUNDS, 3, 10)
+    work = parse_workload(text, ROUNDS)
     rmse = [
         errors(C, work, stated_sensitivity(C, contract)).rmse
         for C in (
-            build("banded-toeplitz", contract, target, bands=10).factorization for target in (work, None)
+            build("banded-toeplitz", contract, target, bands=10).factorization
+            for target in (work, None)
         )
     ]
     assert rmse[0] < 0.999 * rmse[1]

@@ -1,4 +1,6 @@
-"""Lines that are huge, rows that are wide, text that is nested: refused by size, each for itself."""
+"""Lines that are huge, rows that are wide, text that is nested: refused by size, each for
+itself.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,14 @@ def write_long(path: Path, before: str, after: str) -> Path:
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_a_line_too_long_is_a_row_of_zeros(tmp_path: Path, suffix: str) -> None:
-    x, numbers = sample(6), dict(BUDGET, rounds=7, workloads=("prefix",))
+    x = sample(6)
+    numbers = dict(BUDGET, rounds=7, workloads=("prefix",))
     as_csv = [",".join(map(repr, row)) + "\n" for row in x.tolist()]
-    lines = ["x0,x1,x2\n", *as_csv] if suffix == "csv" else [json.dumps(row) + "\n" for row in x.tolist()]
+    lines = (
+        ["x0,x1,x2\n", *as_csv]
+        if suffix == "csv"
+        else [json.dumps(row) + "\n" for row in x.tolist()]
+    )
     middle = len(lines) - 3
     source = write_long(tmp_path / f"in.{suffix}", "".join(lines[:middle]), "".join(lines[middle:]))
     zero = "0,0,0\n" if suffix == "csv" else "[0, 0, 0]\n"

@@ -11,7 +11,9 @@ from numba.core.caching import CacheImpl
 from fedmf.noise.loops import compiled, fusing, part, summing
 
 
-def test_a_function_is_compiled_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_is_compiled_where_nothing_can_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(CacheImpl, "_locator_classes", [])
 
     @compiled("float64(float64, float64, float64)")

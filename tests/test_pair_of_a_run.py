@@ -1,4 +1,6 @@
-"""Both streams of a run, seen from outside, carry the noise that its statement promises, independently."""
+"""Both streams of a run, seen from outside, carry the noise that its statement promises,
+independently.
+"""
 
 import itertools
 import json
@@ -18,7 +20,8 @@ from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment
 from fedmf.noise.key import Domain
 from fedmf.noise.stream import NoiseStream
 
-ROUNDS, DIMENSION = 12, 20_000
+ROUNDS = 12
+DIMENSION = 20_000
 TASK = linear_task(24, DIMENSION)
 FALSE_ALARM = 1e-6
 KEYS = {"mechanism": "bsr", "bands": 4}
@@ -39,9 +42,11 @@ def root(decay: float) -> np.ndarray:
 
 
 def strategies(statement: dict) -> tuple[np.ndarray, np.ndarray]:
-    """C₁ and C₂ as their names and parameters define them: "bsr" with four bands for prefix sums and decay ½.
+    """C₁ and C₂ as their names and parameters define them: "bsr" with four bands for prefix sums
+    and decay ½.
 
-    A run may find one matrix better for both; the parameters do not tell workloads apart, so the noise must.
+    A run may find one matrix better for both; the parameters do not tell workloads apart, so the
+    noise must.
     """
     assert statement["mechanism"] == statement["second_moment"]["mechanism"] == "bsr"
     assert statement["params"]["bands"] == statement["second_moment"]["params"]["bands"] == 4
@@ -51,19 +56,25 @@ def strategies(statement: dict) -> tuple[np.ndarray, np.ndarray]:
 def rejects(noises: tuple[np.ndarray, np.ndarray], statement: dict) -> bool:
     """Whether the noises differ from τ₁²C₁⁻¹C₁⁻ᵀ/m² and τ₂²C₂⁻¹C₂⁻ᵀ/m², or depend on one another.
 
-    Whitened they are 2n rows of d independent standard normals: sums of squares are χ²(d), the inner products
-    of different rows N(0, d) up to O(1/d); all together by a union bound at false alarm 1e-6.
+    Whitened they are 2n rows of d independent standard normals: sums of squares are χ²(d), the
+    inner products of different rows N(0, d) up to O(1/d); all together by a union bound at false
+    alarm 1e-6.
     """
     stds = statement["noise_std"], statement["second_moment"]["noise_std"]
     m = statement["users_per_round"]
-    parts = [C @ noise * m / std for C, noise, std in zip(strategies(statement), noises, stds, strict=True)]
+    parts = [
+        C @ noise * m / std
+        for C, noise, std in zip(strategies(statement), noises, stds, strict=True)
+    ]
     white = np.concatenate(parts)
     products = white @ white.T
     level = FALSE_ALARM / (ROUNDS * (2 * ROUNDS + 1))
     low, high = stats.chi2.ppf([level / 2, 1 - level / 2], DIMENSION)
     diagonal = np.diag(products)
     off = np.abs(products[np.triu_indices(2 * ROUNDS, 1)]) / math.sqrt(DIMENSION)
-    return bool((diagonal < low).any() or (diagonal > high).any() or (off > stats.norm.isf(level / 2)).any())
+    return bool(
+        (diagonal < low).any() or (diagonal > high).any() or (off > stats.norm.isf(level / 2)).any()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +89,9 @@ def noise_of(released: tuple[np.ndarray, np.ndarray], twin: tuple[np.ndarray, np
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("form", FORMS)
-def test_both_noises_are_what_the_statement_says(form: str, adjacency: str, twins, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_both_noises_are_what_the_statement_says(
+    form: str, adjacency: str, twins, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
     released = released_pair(tmp_path / "run", form, adjacency=adjacency)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert statement["second_moment"]["form"] == form
@@ -87,7 +100,9 @@ def test_both_noises_are_what_the_statement_says(form: str, adjacency: str, twin
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_without_noise_the_second_moment_is_that_of_the_clipped_updates(form: str, tmp_path: Path) -> None:
+def test_without_noise_the_second_moment_is_that_of_the_clipped_updates(
+    form: str, tmp_path: Path
+) -> None:
     task = linear_task(24, 9)
     optimizer = RecordedPair(BlockEnergies([2, 7]), form)  # type: ignore[arg-type]
     run_small(tmp_path / "run", pair_run(optimizer, task, **KEYS, private=False))
@@ -99,7 +114,9 @@ def test_without_noise_the_second_moment_is_that_of_the_clipped_updates(form: st
         mean = x[cohort].sum(axis=0) / 6
         squares = np.sum(x[cohort] ** 2, axis=0) / 6 if form == "per-user" else mean**2
         np.testing.assert_allclose(optimizer.means()[t], mean, atol=1e-6)  # float32 updates
-        np.testing.assert_allclose(optimizer.seconds()[t], [squares[:2].sum(), squares[2:].sum()], atol=1e-6)
+        np.testing.assert_allclose(
+            optimizer.seconds()[t], [squares[:2].sum(), squares[2:].sum()], atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("factor", [1.1, 1 / 1.1])
@@ -119,18 +136,28 @@ def test_noise_of_the_wrong_scale_is_rejected(
 
 
 def reach(ratio: float) -> float:
-    """max of ‖x − y‖² + ν‖x⊗x − y⊗y‖² over the unit disc, by brute force over lengths and the angle."""
-    lengths, cosines = np.linspace(0, 1, 11), np.linspace(-1, 1, 401)
-    a, b, c = lengths[:, None, None], lengths[None, :, None], cosines
+    """max of ‖x − y‖² + ν‖x⊗x − y⊗y‖² over the unit disc, by brute force over lengths and the
+    angle.
+    """
+    lengths = np.linspace(0, 1, 11)
+    cosines = np.linspace(-1, 1, 401)
+    a = lengths[:, None, None]
+    b = lengths[None, :, None]
+    c = cosines
     return float((a**2 + b**2 - 2 * a * b * c + ratio * (a**4 + b**4 - 2 * (a * b * c) ** 2)).max())
 
 
 def worst_epsilon(statement: dict) -> float:
-    """ε of the worst allowed pattern of one user: dense matrices, brute-force reach, stated noise levels."""
+    """ε of the worst allowed pattern of one user: dense matrices, brute-force reach, stated noise
+    levels.
+    """
     C_1, C_2 = strategies(statement)
-    zeta, second = statement["clip_norm"], statement["second_moment"]
-    tau_1, tau_2 = statement["noise_std"], second["noise_std"]
-    k, b = statement["max_participations"], statement["min_separation"]
+    zeta = statement["clip_norm"]
+    second = statement["second_moment"]
+    tau_1 = statement["noise_std"]
+    tau_2 = second["noise_std"]
+    k = statement["max_participations"]
+    b = statement["min_separation"]
     mu = 0.0
     for size in range(1, k + 1):
         for pattern in itertools.combinations(range(ROUNDS), size):
@@ -152,7 +179,9 @@ def worst_epsilon(statement: dict) -> float:
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("form", FORMS)
-def test_the_stated_epsilon_is_that_of_the_worst_pattern(form: str, adjacency: str, tmp_path: Path) -> None:
+def test_the_stated_epsilon_is_that_of_the_worst_pattern(
+    form: str, adjacency: str, tmp_path: Path
+) -> None:
     """Every pattern enumerated; the bands are not longer than b, so that the bound is attained."""
     task = linear_task(24, 12)
     optimizer = RecordedPair(BlockEnergies([5, 7]), form)  # type: ignore[arg-type]

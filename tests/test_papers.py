@@ -32,7 +32,8 @@ def configurations(name: str, form_name: str) -> list[dict[str, object]]:
     """The final configuration of every point of a figure."""
     form = FIGURES[name].form(form_name)
     made = [
-        form.configuration(figures.Cell(name, form_name, *spot, form.rates[0], 0)) for spot in form.spots()
+        form.configuration(figures.Cell(name, form_name, *spot, form.rates[0], 0))
+        for spot in form.spots()
     ]
     return [known(keys) for keys in made]
 
@@ -41,7 +42,11 @@ def known(keys: dict[str, object]) -> dict[str, object]:
     """Data and tasks that need files become digits with as many users."""
     kept = dict(keys)
     if kept.get("data.kind") not in DATASETS:
-        kept = {key: value for key, value in kept.items() if key.partition(".")[0] not in ("model", "task")}
+        kept = {
+            key: value
+            for key, value in kept.items()
+            if key.partition(".")[0] not in ("model", "task")
+        }
     if kept.get("data.kind") not in DATASETS:
         split = "each-example" if keys.get("data.partition") == "each-example" else "iid"
         kept = {key: value for key, value in kept.items() if not key.startswith("data.")}
@@ -59,15 +64,18 @@ def test_configurations_parse_and_render(name: str, form: str) -> None:
     for keys in configurations(name, form):
         run = run_of(keys)
         contracts.add(run.participation)
-        assert run.task_source.unit == ("example" if keys.get("data.partition") == "each-example" else "user")
+        assert run.task_source.unit == (
+            "example" if keys.get("data.partition") == "each-example" else "user"
+        )
     assert f'kind = "{run.privacy.kind}"' in render_toml(run)
     assert all(contract.rounds >= contract.min_separation for contract in contracts)
 
 
 def test_models_of_the_papers_have_the_published_sizes() -> None:
-    images, tokens = torch.zeros(2, 3, 32, 32), torch.randint(30_522, (2, 12))
-    # vgg128 of google-research/DP-FTRL has 550,570. BERT-tiny layer by layer has 4,385,920; the output is
-    # ours, its kinds of segments are not.
+    images = torch.zeros(2, 3, 32, 32)
+    tokens = torch.randint(30_522, (2, 12))
+    # vgg128 of google-research/DP-FTRL has 550,570. BERT-tiny layer by layer has 4,385,920; the
+    # output is ours, its kinds of segments are not.
     for module, inputs, outputs, size in (
         (paper_tasks.vgg(dense_units=128), images, 10, 550_570),
         (paper_tasks.vgg(dense_units=0), images, 10, 288_298),
@@ -79,7 +87,9 @@ def test_models_of_the_papers_have_the_published_sizes() -> None:
 
 def a_point(place: str, accuracy: list[float], rate: float = 1.0, best: float = 80.0) -> Any:
     tried = {"0.5": [-70.0, 1.0], "1": [-best, 1.0], "2": [-60.0, 1.0]}
-    return points.Point("p", "l", place, {}, 1.0, (1.0, 1.0), rate, tried, accuracy, [1.0] * len(accuracy))
+    return points.Point(
+        "p", "l", place, {}, 1.0, (1.0, 1.0), rate, tried, accuracy, [1.0] * len(accuracy)
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +105,9 @@ def test_verdicts_are_what_the_paired_intervals_say(gains: tuple[float, ...], ou
         figure,
         [
             a_point("0", base),
-            a_point("0.5", [value + gain for value, gain in zip(base, gains, strict=True)], best=90.0),
+            a_point(
+                "0.5", [value + gain for value, gain in zip(base, gains, strict=True)], best=90.0
+            ),
             a_point("0.9", [99.0, 99.0, 99.0], best=85.0),
         ],
         runs=1,

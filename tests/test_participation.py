@@ -24,7 +24,9 @@ def most_by_enumeration(rounds: int, separation: int) -> int:
 @pytest.mark.parametrize("separation", [1, 3, 9])
 def test_k_is_allowed_exactly_when_k_participations_fit(rounds: int, separation: int) -> None:
     most = most_by_enumeration(rounds, separation)
-    assert Participation.as_many_as_fit(rounds, separation) == Participation(rounds, most, separation)
+    assert Participation.as_many_as_fit(rounds, separation) == Participation(
+        rounds, most, separation
+    )
     for k in range(1, most + 1):
         assert Participation(rounds, k, separation).max_participations == k
     with pytest.raises(

@@ -16,7 +16,13 @@ from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import render_toml
 
 #: Users of unequal size, so that longest-first cuts cohorts differently for each number of workers.
-KEYS = {"rounds": 4, "mechanism": "bisr", "bands": 2, "server_momentum": 0.9, "local_batch_size": 16}
+KEYS = {
+    "rounds": 4,
+    "mechanism": "bisr",
+    "bands": 2,
+    "server_momentum": 0.9,
+    "local_batch_size": 16,
+}
 
 
 def _run(workers: int) -> Run:
@@ -24,10 +30,22 @@ def _run(workers: int) -> Run:
 
 
 def _model(path: Path, workers: int) -> np.ndarray:
-    """The final model of a run by the command; Ray leaves its marks on a process, so it has its own."""
+    """The final model of a run by the command; Ray leaves its marks on a process, so it has its
+    own.
+    """
     config = path.with_suffix(".toml")
     config.write_text(render_toml(_run(workers)))
-    command = [sys.executable, "-m", "fedmf", "simulate", str(config), "--engine", "ray", "--out", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "fedmf",
+        "simulate",
+        str(config),
+        "--engine",
+        "ray",
+        "--out",
+        str(path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return last_state(path)[0].numpy()
@@ -38,7 +56,8 @@ def test_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
     """And the ledger replays, the statement holds, nobody was counted twice."""
     path = tmp_path / "ray"
     several = _model(path, 3)
-    run, alone = _run(1), tmp_path / "alone"
+    run = _run(1)
+    alone = tmp_path / "alone"
     assert np.array_equal(several, run_small(alone, run))
     assert (path / "failures.jsonl").read_text() == ""
     statement = json.loads((path / "statement.json").read_text())

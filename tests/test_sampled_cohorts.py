@@ -1,4 +1,6 @@
-"""Random cohorts follow the law that their accountants assume: whole paths of users, independent users."""
+"""Random cohorts follow the law that their accountants assume: whole paths of users, independent
+users.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def law_of_balls_in_bins(n: int, b: int, p: float) -> Law:
 
 
 def law_of_min_separation(n: int, b: int, p: float) -> Law:
-    """Round by round over (rounds still to rest, path so far), from the stationary law of the rest."""
+    """Round by round over (rounds still to rest, path so far), from the stationary law of the
+    rest.
+    """
     weight = 1 + p * (b - 1)
     states = {(r, ()): (1 if r == 0 else p) / weight for r in range(b)}
     for t in range(n):
@@ -67,7 +71,8 @@ def law_of_min_separation(n: int, b: int, p: float) -> Law:
     return law
 
 
-#: schedule, rounds, separation, users per planned cohort member, p by hand, the law of one user's path
+#: schedule, rounds, separation, users per planned cohort member, p by hand, the law of one user's
+#: path
 CASES: dict[str, tuple[int, int, int, float, Callable[[int, int, float], Law]]] = {
     "cyclic-poisson": (6, 2, 5, 0.4, law_of_cyclic_poisson),
     "balls-in-bins": (7, 3, 3, 1.0, law_of_balls_in_bins),
@@ -110,7 +115,9 @@ def rejects(seen: dict, law: dict, total: int) -> bool:
 def drawn(name: str) -> tuple[list[Path], Law, Law]:
     """Paths of all users, their law, and the law for a p that is a tenth too large."""
     n, b, ratio, p, law = CASES[name]
-    users, contract, kind = COHORT * ratio, Participation.as_many_as_fit(n, b), COHORTS[name](n, COHORT)
+    users = COHORT * ratio
+    contract = Participation.as_many_as_fit(n, b)
+    kind = COHORTS[name](n, COHORT)
     if name != "balls-in-bins":
         assert isinstance(kind, SampledCohorts)
         assert kind.probability(users, contract) == pytest.approx(p, rel=1e-12)
@@ -136,7 +143,9 @@ def test_the_path_of_a_user_has_the_law_the_accountant_assumes(name: str) -> Non
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_every_round_has_the_same_inclusion_probability(name: str) -> None:
-    """In the exact law, so that a fixed denominator fits every round: the warm start is what makes it so."""
+    """In the exact law, so that a fixed denominator fits every round: the warm start is what makes
+    it so.
+    """
     n, b, ratio, p, law = CASES[name]
     exact = law(n, b, p)
     for t in range(n):

@@ -1,4 +1,6 @@
-"""Checkpoints in some rounds only: an interruption costs work, and no row of noise is ever used twice."""
+"""Checkpoints in some rounds only: an interruption costs work, and no row of noise is ever used
+twice.
+"""
 
 import json
 import os
@@ -14,16 +16,20 @@ import fedmf
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
 
-#: Updates do not depend on the model and the server has no momentum, so the model is a sum over its rounds.
+#: Updates do not depend on the model and the server has no momentum, so the model is a sum over its
+#: rounds.
 TASK = linear_task(24, 40)
 RUN = small_run(TASK, mechanism="bsr", bands=4, server_momentum=0.0, checkpoint_every=5)
 
 
 def _run_until(path: Path, log: Path, t: int, where: str) -> None:
-    """Start or resume; die at a point of the release of round t; log what was released before that."""
+    """Start or resume; die at a point of the release of round t; log what was released before
+    that.
+    """
     opened = fedmf.resume(RUN, path) if path.exists() else fedmf.start(RUN, path)
     with opened as session:
-        release, commit_round = session.server.release, session.directory.ledger.commit_round
+        release = session.server.release
+        commit_round = session.directory.ledger.commit_round
 
         def logged_release(total, users):
             model = release(total, users)
@@ -57,7 +63,8 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     return np.diff(models, axis=0)
 
 
-# (round, before or after its ledger row, rounds that this interruption loses), from 0; kept after 5, 10, 12.
+# (round, before or after its ledger row, rounds that this interruption loses), from 0; kept after
+# 5, 10, 12.
 CASES = [
     [(4, "before", range(0, 4))],  # its checkpoint is written, but no row names it
     [(4, "after", range(0))],
@@ -65,12 +72,15 @@ CASES = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
+@pytest.mark.filterwarnings(
+    "ignore:This process:DeprecationWarning"
+)  # fork with threads: they are idle
 @pytest.mark.parametrize("kills", CASES, ids=str)
 def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
     kills: list[tuple[int, str, range]], steps: np.ndarray, tmp_path: Path
 ) -> None:
-    path, log = tmp_path / "run", tmp_path / "log"
+    path = tmp_path / "run"
+    log = tmp_path / "log"
     lost: set[int] = set()
     for t, where, rounds in kills:
         assert in_child(lambda t=t, where=where: _run_until(path, log, t, where)) == -signal.SIGKILL
@@ -85,7 +95,8 @@ def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
         model = session.server.parameters.numpy()
         assert session.directory.ledger.released == RUN.cohorts.rounds
         assert session.server.lost == range(0)
-    # Row t of the noise went into round t or, where the round was lost, nowhere: float32 sums of 12 rounds.
+    # Row t of the noise went into round t or, where the round was lost, nowhere: float32 sums of 12
+    # rounds.
     np.testing.assert_allclose(model, steps[kept].sum(axis=0), atol=2e-6)
     released = [json.loads(line)["t"] for line in log.read_text().splitlines()]
     assert released == sorted(set(released)), "a round was released twice"
@@ -93,7 +104,9 @@ def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_a_stop_between_checkpoints_loses_nothing(error: type[BaseException], tmp_path: Path) -> None:
+def test_a_stop_between_checkpoints_loses_nothing(
+    error: type[BaseException], tmp_path: Path
+) -> None:
     def stopping(record: fedmf.runs.RoundRecord) -> None:
         if record.rounds == 7:
             raise error
@@ -111,4 +124,6 @@ def test_only_true_stops_a_run(tmp_path: Path) -> None:
     for answer in (1, "yes", np.True_, [0]):
         place = tmp_path / f"{type(answer).__name__}"
         assert not fedmf.simulate(RUN, place, on_round=lambda _, answer=answer: answer).stopped  # type: ignore[arg-type, misc, return-value]
-    assert fedmf.simulate(RUN, tmp_path / "true", on_round=lambda record: record.rounds == 3).stopped
+    assert fedmf.simulate(
+        RUN, tmp_path / "true", on_round=lambda record: record.rounds == 3
+    ).stopped

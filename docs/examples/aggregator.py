@@ -1,9 +1,10 @@
-"""Private federated learning without a framework: a plain loop, and the same by callbacks of another host.
+"""Private federated learning without a framework: a plain loop, and the same by callbacks of
+another host.
 
     python docs/examples/aggregator.py [FOLDER]
 
-Forty users own numbers x and y = 3x − 1 + noise; the model is a line. A host that has a loop of its own gives
-its aggregator two calls, one before a round and one after it.
+Forty users own numbers x and y = 3x − 1 + noise; the model is a line. A host that has a loop of its
+own gives its aggregator two calls, one before a round and one after it.
 """
 
 from __future__ import annotations
@@ -23,15 +24,22 @@ START: Model = {"slope": np.zeros(1, np.float32), "offset": np.zeros(1, np.float
 
 
 def trained(user: str, model: Model) -> Model:
-    """What twenty steps on a user's own examples change of a model: this runs where the data are."""
+    """What twenty steps on a user's own examples change of a model: this runs where the data
+    are.
+    """
     rng = np.random.default_rng(USERS.index(user))
     x = rng.uniform(-1, 1, 20)
     y = 3 * x - 1 + 0.1 * rng.standard_normal(20)
-    slope, offset = float(model["slope"][0]), float(model["offset"][0])
+    slope = float(model["slope"][0])
+    offset = float(model["offset"][0])
     for _ in range(20):
         wrong = slope * x + offset - y
-        slope, offset = slope - 0.1 * float(np.mean(wrong * x)), offset - 0.1 * float(np.mean(wrong))
-    return {"slope": np.float32([slope]) - model["slope"], "offset": np.float32([offset]) - model["offset"]}
+        slope = slope - 0.1 * float(np.mean(wrong * x))
+        offset = offset - 0.1 * float(np.mean(wrong))
+    return {
+        "slope": np.float32([slope]) - model["slope"],
+        "offset": np.float32([offset]) - model["offset"],
+    }
 
 
 def private(folder: Path) -> PrivateAggregator:
@@ -91,7 +99,9 @@ def main() -> None:
         Host().run(40, Plugin(aggregator))
         theirs = aggregator.model
     same = all(np.array_equal(mine[name], theirs[name]) for name in START)
-    print(f"slope {mine['slope'][0]:.2f}, offset {mine['offset'][0]:.2f}; the same by callbacks: {same}")
+    print(
+        f"slope {mine['slope'][0]:.2f}, offset {mine['offset'][0]:.2f}; the same by callbacks: {same}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""A language model trained on public texts, adapted privately to people's: python lora_text.py RUN_DIR.
+"""A language model trained on public texts, adapted privately to people's: python lora_text.py
+RUN_DIR.
 
-It needs fedmf[lm] and downloads nothing: texts are modules of Python's standard library, one a person.
+It needs fedmf[lm] and downloads nothing: texts are modules of Python's standard library, one a
+person.
 """
 
 import os
@@ -16,11 +18,15 @@ from fedmf.data import InMemoryDataset
 from fedmf.models import LogitsOf, with_lora
 from fedmf.training import next_token
 
-LENGTH, TOKENS, WINDOWS = 32, 128, 12
+LENGTH = 32
+TOKENS = 128
+WINDOWS = 12
 
 
 def windows(path):
-    """The first windows of a text, with the byte after each position; shape (WINDOWS, LENGTH + 1)."""
+    """The first windows of a text, with the byte after each position; shape (WINDOWS, LENGTH +
+    1).
+    """
     content = torch.tensor(list(path.read_bytes()[: WINDOWS * LENGTH + 1])).clamp(max=TOKENS - 1)
     return content.unfold(0, LENGTH + 1, LENGTH)
 
@@ -42,8 +48,12 @@ def public_model(texts, steps=60):
 
 
 def task():
-    modules = sorted(path for path in Path(os.__file__).parent.glob("*.py") if path.stat().st_size > 8192)
-    public, tests, people = modules[:8], modules[8:12], modules[12:36]
+    modules = sorted(
+        path for path in Path(os.__file__).parent.glob("*.py") if path.stat().st_size > 8192
+    )
+    public = modules[:8]
+    tests = modules[8:12]
+    people = modules[12:36]
     own, held_out = (torch.cat([windows(path) for path in part]) for part in (people, tests))
     dataset = InMemoryDataset(
         features=own[:, :-1],

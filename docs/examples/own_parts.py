@@ -14,7 +14,9 @@ from fedmf.training import regression
 
 
 class SignMomentum:
-    second_moment, second_form = None, "per-user"  # it needs only the mean update
+    # it needs only the mean update
+    second_moment = None
+    second_form = "per-user"
 
     def init(self, parameters):
         return {"momentum": torch.zeros_like(parameters)}
@@ -29,7 +31,9 @@ def ink():
     seen = {name: getattr(images, name)[:, :32] for name in ("features", "test_features")}
     asked = {"labels": images.features.mean(dim=1), "test_labels": images.test_features.mean(dim=1)}
     torch.manual_seed(0)
-    return regression(dataclasses.replace(images, classes=0, **seen, **asked), torch.nn.Linear(32, 1))
+    return regression(
+        dataclasses.replace(images, classes=0, **seen, **asked), torch.nn.Linear(32, 1)
+    )
 
 
 run = fedmf.Run(

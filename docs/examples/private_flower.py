@@ -1,4 +1,6 @@
-"""A Flower app with an ordinary client, made private on the server; runs in this process in seconds."""
+"""A Flower app with an ordinary client, made private on the server; runs in this process in
+seconds.
+"""
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -61,5 +63,7 @@ if __name__ == "__main__":
         evaluate_fn=central,
     )
     for number in (0, 10, 20):
-        print(f"after {number} rounds: accuracy {result.evaluate_metrics_serverapp[number]['accuracy']:.3f}")
+        print(
+            f"after {number} rounds: accuracy {result.evaluate_metrics_serverapp[number]['accuracy']:.3f}"
+        )
     print(strategy.statement().render_text())

@@ -2,9 +2,10 @@
 
     python docs/examples/stream_anomalies.py [picture.png]
 
-The breast cancer data that ships with scikit-learn. A clinic's stream sees ten measurements of one benign
-case after another. What it publishes is private for each of them; with it anyone can tell how unusual the
-measurements of a new patient are. Here the new ones are patients it never saw, benign and malignant.
+The breast cancer data that ships with scikit-learn. A clinic's stream sees ten measurements of one
+benign case after another. What it publishes is private for each of them; with it anyone can tell
+how unusual the measurements of a new patient are. Here the new ones are patients it never saw,
+benign and malignant.
 """
 
 from __future__ import annotations
@@ -28,10 +29,18 @@ def main() -> float:
     columns = [name for name in frame.columns if name.startswith("mean ")]
     frame[columns] = np.clip(2 * (frame[columns] - LOW) / (HIGH - LOW) - 1, -1, 1)
     frame["patient"] = [f"patient {i}" for i in range(len(frame))]
-    benign, malignant = frame[frame["target"] == 1], frame[frame["target"] == 0]
-    seen, new = benign[:250], benign[250:]
+    benign = frame[frame["target"] == 1]
+    malignant = frame[frame["target"] == 0]
+    seen = benign[:250]
+    new = benign[250:]
 
-    budget = {"epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.6, "rounds": len(seen), "weight": "density"}
+    budget = {
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "clip_norm": 1.6,
+        "rounds": len(seen),
+        "weight": "density",
+    }
     with fedmf.PrivateStream(
         tempfile.mkdtemp() + "/state", columns=columns, adjacency="replace-one", **budget
     ) as stream:
@@ -39,9 +48,12 @@ def main() -> float:
         print(stream.statement()["epsilon"] <= 8.0, "epsilon is at most 8")
 
     last = releases[-1]
-    for name, mean, low, high in zip(columns, last.mean, last.mean_low, last.mean_high, strict=True):
+    for name, mean, low, high in zip(
+        columns, last.mean, last.mean_low, last.mean_high, strict=True
+    ):
         print(f"{name}: {mean:.2f} [{low:.2f}, {high:.2f}]")
-    benign_scores, malignant_scores = last.score(new[columns]), last.score(malignant[columns])
+    benign_scores = last.score(new[columns])
+    malignant_scores = last.score(malignant[columns])
     limit = last.threshold(0.05)
     found, false = (100 * (scores > limit).mean() for scores in (malignant_scores, benign_scores))
     print(
@@ -60,12 +72,19 @@ def draw(file: str, benign: np.ndarray, malignant: np.ndarray, area: float, epsi
 
     figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
     edges = np.geomspace(min(benign.min(), malignant.min()), max(benign.max(), malignant.max()), 30)
-    for scores, colour, name in ((benign, "#0072B2", "benign"), (malignant, "#D55E00", "malignant")):
+    for scores, colour, name in (
+        (benign, "#0072B2", "benign"),
+        (malignant, "#D55E00", "malignant"),
+    ):
         axes.hist(scores, edges, color=colour, alpha=0.6, label=f"{name}, never seen by the stream")
-    axes.set(xscale="log", xlabel="score: squared distance under the private density", ylabel="patients")
+    axes.set(
+        xscale="log", xlabel="score: squared distance under the private density", ylabel="patients"
+    )
     axes.set_yticks(range(0, 30, 5))
     axes.set_xticks([3, 10, 30, 100, 300], ["3", "10", "30", "100", "300"])
-    axes.set_title(f"250 patients seen, ε = {epsilon:g}, area under the curve {area:.2f}", fontsize=11)
+    axes.set_title(
+        f"250 patients seen, ε = {epsilon:g}, area under the curve {area:.2f}", fontsize=11
+    )
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     axes.grid(alpha=0.25)

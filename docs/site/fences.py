@@ -1,4 +1,6 @@
-"""Docstrings with examples fenced, since Markdown takes ``>>>`` for a quotation; fields with plain types."""
+"""Docstrings with examples fenced, since Markdown takes ``>>>`` for a quotation; fields with plain
+types.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ ESCAPED = re.compile(r"\b([A-Z])&amp;([A-Z])\b")
 
 
 class PlainUnderscores(Extension):
-    """Underscores are subscripts, never emphasis: in ``[C]_{uv} − [C]_{uv}`` two would make a pair."""
+    """Underscores are subscripts, never emphasis: in ``[C]_{uv} − [C]_{uv}`` two would make a
+    pair.
+    """
 
     def extendMarkdown(self, md: Markdown) -> None:
         """Leave emphasis to asterisks."""
@@ -82,13 +84,17 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of the top folder, the list of results and the reference."""
     for source, place in TOP.items():
-        files.append(File.generated(config, place, content=page_of_top((ROOT / source).read_text("utf-8"))))
+        files.append(
+            File.generated(config, place, content=page_of_top((ROOT / source).read_text("utf-8")))
+        )
     for path in sorted((ROOT / "docs/tutorials").glob("*.ipynb")):
         page = page_of_notebook(json.loads(path.read_text("utf-8")), path.name)
         files.append(File.generated(config, f"tutorials/{path.stem}.md", content=page))
     rows = [f"* [{title}]({uri.partition('/')[2]})" for title, uri in titles("results")]
     text = (
-        "# Results\n\nWhat was measured or computed, each page with its command.\n\n" + "\n".join(rows) + "\n"
+        "# Results\n\nWhat was measured or computed, each page with its command.\n\n"
+        + "\n".join(rows)
+        + "\n"
     )
     files.append(File.generated(config, "results/index.md", content=text))
     for room in ("fedmf", *ROOMS):
@@ -116,13 +122,17 @@ def _expanded(entry: Any) -> list[Any]:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Links to pages outside docs/ and to notebooks lead to their place."""
-    return NOTEBOOK.sub(r"\1.md", OUTWARDS.sub(lambda found: f"]({found[1]}{TOP[found[2]]}", markdown))
+    return NOTEBOOK.sub(
+        r"\1.md", OUTWARDS.sub(lambda found: f"]({found[1]}{TOP[found[2]]}", markdown)
+    )
 
 
 def on_page_content(content: str, **_: Any) -> str:
     """Formulas become MathML, which browsers lay out themselves."""
     return FORMULA.sub(
-        lambda found: convert(html.unescape(found[2]), display="block" if found[1] == "div" else "inline"),
+        lambda found: convert(
+            html.unescape(found[2]), display="block" if found[1] == "div" else "inline"
+        ),
         content,
     )
 
@@ -144,23 +154,30 @@ def page_of_top(text: str) -> str:
 
 
 def page_of_notebook(notebook: dict[str, Any], name: str) -> str:
-    """The cells of a notebook as Markdown, with the text and pictures that were stored of their outputs."""
+    """The cells of a notebook as Markdown, with the text and pictures that were stored of their
+    outputs.
+    """
     parts: list[str] = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             parts.append(source)
             continue
-        command, file = source.startswith("!"), source.startswith("%%writefile")
+        command = source.startswith("!")
+        file = source.startswith("%%writefile")
         language = "console" if command else "toml" if file else "python"
         parts.append(f"```{language}\n{'$ ' + source[1:] if command else source}\n```")
         for output in cell["outputs"]:
             data = output.get("data", {})
             text = "".join(output.get("text", data.get("text/plain", "")))
             if "image/png" in data:
-                parts.append(f"![output](data:image/png;base64,{''.join(data['image/png'].split())})")
+                parts.append(
+                    f"![output](data:image/png;base64,{''.join(data['image/png'].split())})"
+                )
             elif text.strip():
                 parts.append(f"```text\n{text.rstrip()}\n```")
     title, _, rest = "\n\n".join(parts).partition("\n")
-    note = f'*This page is <a href="{name}" download>a notebook</a>, which you can download and run.*'
+    note = (
+        f'*This page is <a href="{name}" download>a notebook</a>, which you can download and run.*'
+    )
     return f"{title}\n\n{note}\n{rest}\n"

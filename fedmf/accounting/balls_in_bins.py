@@ -1,4 +1,6 @@
-"""Balls-in-Bins: every user is thrown into one of b bins once and joins the rounds bin, bin + b, …"""
+"""Balls-in-Bins: every user is thrown into one of b bins once and joins the rounds bin, bin +
+b, …
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,27 @@ from fedmf.participation import Participation
 _MOST_BINS: Final = 4096
 
 
-def bin_columns(factorization: Factorization, participation: Participation) -> Iterator[tuple[int, Matrix]]:
-    """The columns of C by turns, (first round, columns of the rounds of bins 0, 1, …, shape (n, ≤ b)).
+def bin_columns(
+    factorization: Factorization, participation: Participation
+) -> Iterator[tuple[int, Matrix]]:
+    """The columns of C by turns, (first round, columns of the rounds of bins 0, 1, …, shape (n, ≤
+    b)).
 
     Raises:
         ValueError: k < ⌈n/b⌉ (a user in the first bin joins so many rounds), or b exceeds 4096.
     """
-    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    n = participation.rounds
+    k = participation.max_participations
+    b = participation.min_separation
     b = min(b, n)
     if b > _MOST_BINS:
-        raise ValueError(f"b (bins) must be at most {_MOST_BINS} for the Balls-in-Bins accountant; got {b}.")
+        raise ValueError(
+            f"b (bins) must be at most {_MOST_BINS} for the Balls-in-Bins accountant; got {b}."
+        )
     if k < -(-n // b):
         raise ValueError(
-            f"k (max_participations) must be at least {-(-n // b)} for Balls-in-Bins with n={n} rounds in "
-            f"b={b} bins; got {k}."
+            f"k (max_participations) must be at least {-(-n // b)} for Balls-in-Bins with n={n}"
+            f" rounds in b={b} bins; got {k}."
         )
     for start in range(0, n, b):
         yield start, factorization.columns(np.arange(start, min(start + b, n)))
@@ -39,10 +48,12 @@ def bin_columns(factorization: Factorization, participation: Participation) -> I
 
 @dataclass(frozen=True, eq=False)
 class BallsInBinsPair:
-    """The dominating pair P = (1/b) Σ_i N(m_i, s²I), Q = N(0, s²I) of a matrix mechanism with C ≥ 0.
+    """The dominating pair P = (1/b) Σ_i N(m_i, s²I), Q = N(0, s²I) of a matrix mechanism with C ≥
+    0.
 
-    m_i = Σ_l C_{:,i+lb} is what a user in bin i adds to C·G, at clip norm 1 and with the same unit vector in
-    each round. Only inner products of the m_i matter, so any rows with the same Gram matrix will do.
+    m_i = Σ_l C_{:,i+lb} is what a user in bin i adds to C·G, at clip norm 1 and with the same unit
+    vector in each round. Only inner products of the m_i matter, so any rows with the same Gram
+    matrix will do.
 
     Args:
         means: rows m_i, shape (b, r).
@@ -51,8 +62,8 @@ class BallsInBinsPair:
         ValueError: an inner product is negative.
 
     References:
-        Choquette-Choo, Ganesh, Haque, Steinke, Thakurta (2024), "Near Exact Privacy Amplification for Matrix
-        Mechanisms", arXiv:2410.06266.
+        Choquette-Choo, Ganesh, Haque, Steinke, Thakurta (2024), "Near Exact Privacy Amplification
+        for Matrix Mechanisms", arXiv:2410.06266.
     """
 
     means: Matrix
@@ -60,7 +71,9 @@ class BallsInBinsPair:
     def __post_init__(self) -> None:
         gram = self.means @ self.means.T
         if gram.min() < -1e-9 * gram.max():
-            raise ValueError("<m_i, m_j> (bin means) must be non-negative; C must have no negative entries.")
+            raise ValueError(
+                "<m_i, m_j> (bin means) must be non-negative; C must have no negative entries."
+            )
         self.means.setflags(write=False)
 
     @classmethod
@@ -68,15 +81,17 @@ class BallsInBinsPair:
         """The pair of C when b bins are visited in turn for all n rounds.
 
         Raises:
-            ValueError: C has a negative entry, k < ⌈n/b⌉ (a user in the first bin joins so many rounds), or
-                b exceeds 4096.
+            ValueError: C has a negative entry, k < ⌈n/b⌉ (a user in the first bin joins so many
+                rounds), or b exceeds 4096.
         """
-        means = np.zeros((min(participation.min_separation, participation.rounds), participation.rounds))
+        means = np.zeros(
+            (min(participation.min_separation, participation.rounds), participation.rounds)
+        )
         for start, columns in bin_columns(factorization, participation):
             if columns.min() < 0:
                 row, column = np.unravel_index(int(columns.argmin()), columns.shape)
                 raise NegativeEntriesError(
-                    f"C (strategy) must have no negative entries for Balls-in-Bins; got "
+                    "C (strategy) must have no negative entries for Balls-in-Bins; got "
                     f"{columns[row, column]:.6g} at index ({row}, {start + column})."
                 )
             means[: columns.shape[1]] += columns.T
@@ -102,7 +117,9 @@ class BallsInBinsPair:
         return rng.standard_normal((count, self.means.shape[1])) @ self.means.T
 
     def losses(self, state: Matrix, noise: float) -> Matrix:
-        """L = log (1/b) Σ_j exp(<y, m_j>/s − |m_j|²/(2s²)) from the products <y, m_j>, shape (N, b)."""
+        """L = log (1/b) Σ_j exp(<y, m_j>/s − |m_j|²/(2s²)) from the products <y, m_j>, shape (N,
+        b).
+        """
         norms = np.einsum("ij,ij->i", self.means, self.means)
         return log_sum_exp(state / noise - norms / (2 * noise**2)) - math.log(len(self.means))
 

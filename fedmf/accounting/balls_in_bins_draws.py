@@ -1,15 +1,16 @@
 """What to draw from for the two sides of the Balls-in-Bins pair, in units of the noise.
 
-For δ of P against Q the event that matters, L ≥ ε under P, is reached in many ways: one bin far out, a
-cluster of neighbours, all bins a little. Two proposals cover them and are mixed:
+For δ of P against Q the event that matters, L ≥ ε under P, is reached in many ways: one bin far
+out, a cluster of neighbours, all bins a little. Two proposals cover them and are mixed:
 
-* the points nearest to 0 on {L = ε + ½} that are found from each bin, with a unit Gaussian around each;
-* unit Gaussians around sums of as many bins as it takes (`grown`), drawn one after the other, each attracted
-  by those before; they bound the weights.
+* the points nearest to 0 on {L = ε + ½} that are found from each bin, with a unit Gaussian around
+  each;
+* unit Gaussians around sums of as many bins as it takes (`grown`), drawn one after the other, each
+  attracted by those before; they bound the weights.
 
-The second is not a density in y but one in y and the sequence J of bins, against the reference N(0, I)·κ(J|y)
-where κ draws bins independently from the softmax of the summands of L. docs/theory/amplification.md proves
-the identity dR/d(Nκ) = e^{|J|·L}/Ω(J).
+The second is not a density in y but one in y and the sequence J of bins, against the reference N(0,
+I)·κ(J|y) where κ draws bins independently from the softmax of the summands of L.
+docs/theory/amplification.md proves the identity dR/d(Nκ) = e^{|J|·L}/Ω(J).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from scipy.linalg import solve_triangular
 from fedmf.accounting.monte_carlo import Draws, log_largest_gain
 from fedmf.matrices.arrays import Matrix, Vector
 
-_SHARE_POINTS, _SHARE_GROWN = 0.3, 0.7
+_SHARE_POINTS = 0.3
+_SHARE_GROWN = 0.7
 _MOST_POINTS = 512
 _LONGEST = 256
 _OVERSHOOT = 0.5
@@ -56,7 +58,8 @@ class BinsRemoveProposal:
         gram: inner products, shape (b, b).
         epsilon: ε.
         combinations: rows α with points Σ_j α_j m_j, shape (K, b).
-        point_log_weights: log of the mixture's weights less half the points' squared norms, shape (K,).
+        point_log_weights: log of the mixture's weights less half the points' squared norms, shape
+            (K,).
     """
 
     noise: float
@@ -81,7 +84,8 @@ class BinsRemoveProposal:
     def log_bound(self) -> float:
         """dR/d(Nκ) ≥ share·e^{|J|L}/Ω(J), and Ω(J)·e^{−(|J|−1)ε} is bounded by `_steepest_growth`.
 
-        Hence (1 − e^{ε−L})·e^L·d(Nκ)/dR ≤ c_q·Ω(J)·e^{−(q−1)ε}/share with q = |J|, c_q = (q−1)^{q−1}/q^q.
+        Hence (1 − e^{ε−L})·e^L·d(Nκ)/dR ≤ c_q·Ω(J)·e^{−(q−1)ε}/share with q = |J|, c_q =
+        (q−1)^{q−1}/q^q.
         """
         growth = _steepest_growth(self.gram, self.epsilon)
         largest = log_largest_gain(len(growth)) + float((growth - self.epsilon).sum())
@@ -93,7 +97,8 @@ class BinsRemoveProposal:
         grown = rng.random(count) < _SHARE_GROWN
         others = np.flatnonzero(~grown)
         shift = np.empty((count, self.means.shape[1]))
-        length, log_omega = np.ones(count), np.zeros(count)
+        length = np.ones(count)
+        log_omega = np.zeros(count)
         shift[others] = self._points(rng, others.size)
         shift[grown], length[grown], log_omega[grown] = self._grow(rng, None, count - others.size)
         y = shift + rng.standard_normal(shift.shape)
@@ -101,7 +106,8 @@ class BinsRemoveProposal:
         losses = log_sum_exp(products - half) - math.log(len(half))
         _, length[others], log_omega[others] = self._grow(rng, products[others] - half, others.size)
         log_density = np.logaddexp(
-            math.log(_SHARE_POINTS) + log_sum_exp(products @ self.combinations.T + self.point_log_weights),
+            math.log(_SHARE_POINTS)
+            + log_sum_exp(products @ self.combinations.T + self.point_log_weights),
             math.log(_SHARE_GROWN) + length * losses - log_omega,
         )
         return Draws(products * self.noise, log_density)
@@ -117,9 +123,9 @@ class BinsRemoveProposal:
     ) -> tuple[Matrix, Vector, Vector]:
         """Sequences J: (Σ_J m, |J|, log Ω(J)).
 
-        Ω(J) is the product of μ(K) = (1/b) Σ_j exp<Σ_K m, m_j> over J's own prefixes K. A sequence ends once
-        log μ(J) ≥ ε, or at 256. Without log_odds each next bin has probability proportional to
-        exp<Σ_K m, m_j>; with them, shape (N, b), to exp(log_odds).
+        Ω(J) is the product of μ(K) = (1/b) Σ_j exp<Σ_K m, m_j> over J's own prefixes K. A sequence
+        ends once log μ(J) ≥ ε, or at 256. Without log_odds each next bin has probability
+        proportional to exp<Σ_K m, m_j>; with them, shape (N, b), to exp(log_odds).
         """
         b = len(self.means)
         # Single precision: the probabilities that are drawn from are the ones that enter Ω.
@@ -129,7 +135,9 @@ class BinsRemoveProposal:
             weights = np.exp((log_odds - log_odds.max(axis=1, keepdims=True)).astype(np.float32))
             cumulative = np.cumsum(weights, axis=1)
         chosen = rng.integers(b, size=count) if log_odds is None else _pick(rng, cumulative)
-        total, length, log_omega = self.means[chosen], np.ones(count), np.zeros(count)
+        total = self.means[chosen]
+        length = np.ones(count)
+        log_omega = np.zeros(count)
         field = gram[chosen]
         active = np.arange(count)
         for _ in range(1, _LONGEST):
@@ -138,8 +146,11 @@ class BinsRemoveProposal:
             log_mu = np.log(summands.sum(axis=1, dtype=np.float64) / b) + peak
             going = log_mu < self.epsilon
             if not going.all():
-                active, field, summands = active[going], field[going], summands[going]
-                log_mu, cumulative = log_mu[going], cumulative[going] if log_odds is not None else cumulative
+                active = active[going]
+                field = field[going]
+                summands = summands[going]
+                log_mu = log_mu[going]
+                cumulative = cumulative[going] if log_odds is not None else cumulative
             if not active.size:
                 break
             log_omega[active] += log_mu
@@ -151,15 +162,18 @@ class BinsRemoveProposal:
 
 
 def _nearest_points(gram: Matrix, level: float) -> Matrix:
-    """Combinations α of the means such that the points y = Σ α_j m_j satisfy y = τ·∇L(y), L(y) = level; local
-    ones.
+    """Combinations α of the means such that the points y = Σ α_j m_j satisfy y = τ·∇L(y), L(y) =
+    level; local ones.
 
     The fixed point starts at the directions of the means, at most 512 of them, evenly spaced; where
     neighbours nearly agree they are further apart.
     """
     b = len(gram)
-    half, log_b = 0.5 * np.diag(gram), math.log(b)
-    starts = np.unique(np.linspace(0, b - 1, min(-(-b // _spacing(gram)), _MOST_POINTS)).astype(int))
+    half = 0.5 * np.diag(gram)
+    log_b = math.log(b)
+    starts = np.unique(
+        np.linspace(0, b - 1, min(-(-b // _spacing(gram)), _MOST_POINTS)).astype(int)
+    )
     weights = np.eye(b)[starts]
     # From the right of the root Newton's steps on a convex increasing function never cross it.
     steps = (level + log_b + half.max()) / (weights @ gram).max(axis=1)
@@ -184,9 +198,9 @@ def _nearest_points(gram: Matrix, level: float) -> Matrix:
 def _steepest_growth(gram: Matrix, epsilon: float) -> Vector:
     """g(c) = max_j log (1/b) Σ_i exp(c<m_i, m_j>) for c = 1, 2, … while it is below ε.
 
-    log μ(S) = log (1/b) Σ_i exp<S, m_i> is convex, so log μ(Σ_K m) ≤ g(|K|): no sequence grows faster. One
-    that continues while log μ(K) < ε has |J| > c for all these c, and any further factors of
-    Ω(J)·e^{−(|J|−1)ε} = Π_K μ(K)·e^{−ε} are below 1. The same holds at length 256.
+    log μ(S) = log (1/b) Σ_i exp<S, m_i> is convex, so log μ(Σ_K m) ≤ g(|K|): no sequence grows
+    faster. One that continues while log μ(K) < ε has |J| > c for all these c, and any further
+    factors of Ω(J)·e^{−(|J|−1)ε} = Π_K μ(K)·e^{−ε} are below 1. The same holds at length 256.
     """
     growths: list[float] = []
     while len(growths) < _LONGEST - 1:
@@ -217,10 +231,10 @@ def _pick(rng: np.random.Generator, cumulative: NDArray[Any]) -> NDArray[np.intp
 class BinsAddProposal:
     """Two normals for δ of Q against P.
 
-    L is convex: with g = ∇L(y₀) and h = ε + L(y₀) − <g, y₀> every y with L = −ε − u has <g, y> ≤ −h − u. The
-    first part, a unit normal at −τg, has weights exp(τ<g, y> + τ²|g|²/2), so for u ≥ 0 a contribution is at
-    most (1 − e^{−u})·exp(−τ(h + u) + τ²|g|²/2). The second approximates Q on {L = −ε}: mean and covariance
-    are such that the expectation of e^L is e^{−ε}.
+    L is convex: with g = ∇L(y₀) and h = ε + L(y₀) − <g, y₀> every y with L = −ε − u has <g, y> ≤ −h
+    − u. The first part, a unit normal at −τg, has weights exp(τ<g, y> + τ²|g|²/2), so for u ≥ 0 a
+    contribution is at most (1 − e^{−u})·exp(−τ(h + u) + τ²|g|²/2). The second approximates Q on {L
+    = −ε}: mean and covariance are such that the expectation of e^L is e^{−ε}.
 
     Args:
         noise: s.
@@ -265,8 +279,10 @@ class BinsAddProposal:
 def _nearest(means: Matrix, epsilon: float) -> tuple[Vector, float]:
     """−τg at the point y₀ nearest to 0 with L = −ε, and the log of its largest contribution."""
     gram = np.maximum(means @ means.T, 0.0)
-    half, log_b = 0.5 * np.diag(gram), math.log(len(gram))
-    weights, start = np.full(len(gram), 1.0 / len(gram)), 0.0
+    half = 0.5 * np.diag(gram)
+    log_b = math.log(len(gram))
+    weights = np.full(len(gram), 1.0 / len(gram))
+    start = 0.0
     for _ in range(_FIXED_POINT_STEPS):
         slopes = gram @ weights
         start = _root(slopes, -half, epsilon, log_b)
@@ -294,7 +310,9 @@ def _conditional(means: Matrix, epsilon: float) -> tuple[Vector, Matrix]:
     """
     b, r = means.shape
     half = 0.5 * np.einsum("ij,ij->i", means, means)
-    weights, factor, step = np.full(b, 1.0 / b), np.eye(r), 0.0
+    weights = np.full(b, 1.0 / b)
+    factor = np.eye(r)
+    step = 0.0
     for _ in range(_FIXED_POINT_STEPS):
         spread = solve_triangular(factor, means.T, lower=True)
         offsets = 0.5 * np.einsum("ij,ij->j", spread, spread) - half
@@ -314,7 +332,9 @@ def _conditional(means: Matrix, epsilon: float) -> tuple[Vector, Matrix]:
 
 
 def _root(slopes: Vector, offsets: Vector, epsilon: float, log_b: float) -> float:
-    """τ ≥ 0 with log (1/b) Σ exp(offset − τ·slope) = −ε, by Newton from 0 on a convex decreasing function."""
+    """τ ≥ 0 with log (1/b) Σ exp(offset − τ·slope) = −ε, by Newton from 0 on a convex decreasing
+    function.
+    """
     step = 0.0
     for _ in range(200):
         values = offsets - step * slopes

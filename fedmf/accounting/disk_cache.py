@@ -1,7 +1,7 @@
 """A disk cache: an entry that is damaged or not ours is treated as missing.
 
-Optimised designs and certified figures are kept so. A file holds a digest of its name and content, so that
-damage, a part of it and another file in its place are misses.
+Optimised designs and certified figures are kept so. A file holds a digest of its name and content,
+so that damage, a part of it and another file in its place are misses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _DIGEST = 32
 
 
 def cache_directory() -> Path | None:
-    """Where files are kept: FEDMF_CACHE, else XDG_CACHE_HOME/fedmf, else ~/.cache/fedmf; None if off.
+    """Where files are kept: FEDMF_CACHE, else XDG_CACHE_HOME/fedmf, else ~/.cache/fedmf; None if
+    off.
 
     Set FEDMF_CACHE=off to keep nothing.
     """
@@ -35,14 +36,15 @@ class DiskCache:
 
     Args:
         root: where the folder is; made if need be.
-        kind: names the folder, with the user's number, so that users who share a root share no folder.
+        kind: names the folder, with the user's number, so that users who share a root share no
+            folder.
         largest: bytes of the largest content.
         most: bytes of all files together; the oldest make room.
 
     Guarantees:
-        `read` gives exactly what was written under that name, or nothing: after damage, a kill or a power
-        loss, and where the folder belongs to somebody else or is open to others. No method raises an error of
-        the operating system.
+        `read` gives exactly what was written under that name, or nothing: after damage, a kill or a
+        power loss, and where the folder belongs to somebody else or is open to others. No method
+        raises an error of the operating system.
 
     >>> files = DiskCache(Path(tempfile.mkdtemp()), "examples", largest=100, most=1000)
     >>> files.write("one", b"content")
@@ -52,7 +54,8 @@ class DiskCache:
 
     def __init__(self, root: Path, kind: str, largest: int, most: int) -> None:
         self.folder = root / f"{kind}-{os.geteuid()}"
-        self._largest, self._most = largest, most
+        self._largest = largest
+        self._most = most
 
     def read(self, name: str) -> bytes | None:
         """What was written under this name, if that is certain."""
@@ -84,11 +87,16 @@ class DiskCache:
     def _is_ours(self) -> bool:
         """Whether the folder is this user's and closed to others."""
         status = self.folder.lstat()
-        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        return (
+            stat.S_ISDIR(status.st_mode)
+            and status.st_uid == os.geteuid()
+            and not status.st_mode & 0o077
+        )
 
     def _make_room(self) -> None:
         files = sorted(
-            ((path.lstat(), path) for path in self.folder.iterdir()), key=lambda one: -one[0].st_mtime
+            ((path.lstat(), path) for path in self.folder.iterdir()),
+            key=lambda one: -one[0].st_mtime,
         )
         total = 0
         for status, path in files:

@@ -1,7 +1,8 @@
 """Upper bounds on δ of Balls-in-Bins without random numbers, from bins that all overlap equally.
 
-docs/theory/amplification.md proves that a mechanism of any signs is at least as private as jointly Gaussian
-log-likelihoods with the overlaps of its bins, and these as the mean over shifts of every q-th of them.
+docs/theory/amplification.md proves that a mechanism of any signs is at least as private as jointly
+Gaussian log-likelihoods with the overlaps of its bins, and these as the mean over shifts of every
+q-th of them.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from fedmf.participation import Participation
 # Sums of at most some 10⁵ products are rounded by far less than this share.
 _OVERLAP_ROUNDING: Final = 1e-11
 # Precision of the search for the noise, and how far below the best one a further bound must come.
-_PRECISION, _WORTH = 1e-4, 4e-3
+_PRECISION = 1e-4
+_WORTH = 4e-3
 _STRIDES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
 # Points of a grid, a power of two; grids from 0 to a multiple of e^ε, where P/Q decides.
 _POINTS: Final = 2**18
-_REMOVE_MULTIPLE, _ADD_MULTIPLE = 16.0, 40.0
+_REMOVE_MULTIPLE = 16.0
+_ADD_MULTIPLE = 40.0
 # Share of δ that summands beyond the grid may cost.
 _CUT_SHARE: Final = 1e-3
-# The unit roundoff times six a butterfly, twice: a bound on the error of a transform relative to its norm.
+# The unit roundoff times six a butterfly, twice: a bound on the error of a transform relative to
+# its norm.
 _FFT_ROUNDING: Final = 12 * 2.0**-53
 _RELATIVE_ROUNDING: Final = 1e-9
 
@@ -43,13 +47,13 @@ Bound = Callable[[float], float]
 class BinOverlaps:
     """Bounds g_d on ⟨μ_i, μ_j⟩ for bins at circular distance d, where μ_i = Σ_l |C_{:,i+lb}|.
 
-    By the theorem of docs/theory/amplification.md any mechanism with these overlaps is at least as private
-    under Balls-in-Bins as b jointly Gaussian log-likelihoods with covariance g_{|i−j|}/s², whatever the signs
-    of C.
+    By the theorem of docs/theory/amplification.md any mechanism with these overlaps is at least as
+    private under Balls-in-Bins as b jointly Gaussian log-likelihoods with covariance g_{|i−j|}/s²,
+    whatever the signs of C.
 
     Args:
-        circular: g_0 … g_{b−1} with g_d = g_{b−d}, per unit clip norm. The circulant matrix of g must be
-            positive semidefinite.
+        circular: g_0 … g_{b−1} with g_d = g_{b−d}, per unit clip norm. The circulant matrix of g
+            must be positive semidefinite.
 
     Raises:
         ValueError: g is not symmetric or not positive semidefinite, or has a negative entry.
@@ -61,7 +65,8 @@ class BinOverlaps:
         g = self.circular
         if g.ndim != 1 or len(g) == 0 or not np.isfinite(g).all() or g.min() < 0:
             raise ValueError(
-                f"g (overlaps) must be non-negative and finite, one for each distance; got {g.shape}."
+                "g (overlaps) must be non-negative and finite, one for each distance; got"
+                f" {g.shape}."
             )
         if not np.array_equal(g[1:], g[:0:-1]):
             raise ValueError("g (overlaps) must be symmetric: g_d = g_{b−d}.")
@@ -76,14 +81,18 @@ class BinOverlaps:
         Raises:
             ValueError: k < ⌈n/b⌉ (a user in the first bin joins so many rounds), or b exceeds 4096.
         """
-        means = np.zeros((min(participation.min_separation, participation.rounds), participation.rounds))
+        means = np.zeros(
+            (min(participation.min_separation, participation.rounds), participation.rounds)
+        )
         for _, columns in bin_columns(factorization, participation):
             means[: columns.shape[1]] += np.abs(columns).T
         return cls.of_gram(means @ means.T)
 
     @classmethod
     def of_gram(cls, gram: Matrix) -> BinOverlaps:
-        """Circular bounds on the entries of a Gram matrix; g_0 is raised until they are semidefinite."""
+        """Circular bounds on the entries of a Gram matrix; g_0 is raised until they are
+        semidefinite.
+        """
         b = len(gram)
         bins = np.arange(b)
         largest = np.array([gram[bins, (bins + d) % b].max() for d in range(b)])
@@ -106,9 +115,9 @@ class BinOverlaps:
 class EqualBins:
     """N bins with log-likelihoods of variance v + c and covariance c (in units of the noise).
 
-    X = e^{√c ξ − c/2}·Y with Y = (1/N) Σ_j e^{a_j}, a_j independent N(−v/2, v). Y is put on a grid by
-    splitting each summand between its two neighbours so that its mean stays; this is larger in the convex
-    order, so both δ_remove = E(X − e^ε)₊ and δ_add = E(1 − e^ε X)₊ can only grow.
+    X = e^{√c ξ − c/2}·Y with Y = (1/N) Σ_j e^{a_j}, a_j independent N(−v/2, v). Y is put on a grid
+    by splitting each summand between its two neighbours so that its mean stays; this is larger in
+    the convex order, so both δ_remove = E(X − e^ε)₊ and δ_add = E(1 − e^ε X)₊ can only grow.
 
     Args:
         bins: N ≥ 1.
@@ -123,9 +132,12 @@ class EqualBins:
     def remove(self, epsilon: float, delta: float) -> float:
         """An upper bound on δ_remove(ε), good for values near δ; at most 1.
 
-        With y·p_N(y) = (N x p₁(x)) ⊛ p_{N−1}, so that only numbers of the size of probabilities occur.
+        With y·p_N(y) = (N x p₁(x)) ⊛ p_{N−1}, so that only numbers of the size of probabilities
+        occur.
         """
-        threshold, v, N = math.exp(epsilon), self.own, self.bins
+        threshold = math.exp(epsilon)
+        v = self.own
+        N = self.bins
         if v == 0.0:
             return float(_share_above(np.ones(1), threshold, self.common)[0])
         normal = -float(ndtri(_CUT_SHARE * delta / 2))
@@ -150,14 +162,18 @@ class EqualBins:
             math.exp(min((N - 1) * moment - rate * (2.0 * top - 2.0 * step), 0.0))
             for rate, moment in zip(rates, moments, strict=True)
         )
-        return min((total + beyond + wrapped) * (1.0 + _RELATIVE_ROUNDING) + _noise_of_transforms(N), 1.0)
+        return min(
+            (total + beyond + wrapped) * (1.0 + _RELATIVE_ROUNDING) + _noise_of_transforms(N), 1.0
+        )
 
     def add(self, epsilon: float) -> float:
         """An upper bound on δ_add(ε); at most 1.
 
         Summands beyond the grid count as its end, sums beyond as small ones: both can only add.
         """
-        threshold, v, N = math.exp(-epsilon), self.own, self.bins
+        threshold = math.exp(-epsilon)
+        v = self.own
+        N = self.bins
         if v == 0.0:
             return float(_share_below(np.ones(1), threshold, self.common)[0])
         top = _ADD_MULTIPLE / 4.0
@@ -182,7 +198,9 @@ def _above(log_value: float, mean: float, variance: float) -> float:
 
 
 def _split(v: float, N: int, step: float, top: float) -> Vector:
-    """The law of e^a/N on the grid for e^a/N ≤ top, split so that the mean stays; the rest is left out."""
+    """The law of e^a/N on the grid for e^a/N ≤ top, split so that the mean stays; the rest is left
+    out.
+    """
     edges = step * np.arange(int(top / step) + 1)
     with np.errstate(divide="ignore"):
         logs = np.log(N * edges)
@@ -240,22 +258,24 @@ def deterministic_noise(
         overlaps: of the mechanism.
         epsilon: ε > 0.
         delta: δ in (0, 1).
-        most: a noise above which the answer is of no use; never more than that without amplification.
+        most: a noise above which the answer is of no use; never more than that without
+            amplification.
 
     Returns:
-        The noise, a standard deviation per unit clip norm, and an upper bound of at most δ on δ(s, ε), both
-        sides; None if more noise than `most` is needed.
+        The noise, a standard deviation per unit clip norm, and an upper bound of at most δ on δ(s,
+        ε), both sides; None if more noise than `most` is needed.
 
     Guarantees:
-        Balls-in-Bins with this noise is (ε, δ)-private for an observer of all releases, adaptive updates of
-        any dimension and strategies of any signs included.
+        Balls-in-Bins with this noise is (ε, δ)-private for an observer of all releases, adaptive
+        updates of any dimension and strategies of any signs included.
     """
     most = min(most, math.sqrt(overlaps.circular[0]) * certified_sigma(epsilon, delta))
 
     def add(noise: float) -> float:
         return _first_below(delta, _adds(overlaps, epsilon), noise)
 
-    best, reached = math.inf, 1.0
+    best = math.inf
+    reached = 1.0
     for remove in _removes(overlaps, epsilon, delta):
         further = min(most, (1.0 - _WORTH) * best)
         if remove(further) <= delta:
@@ -291,7 +311,8 @@ def _strides(bins: int) -> list[int]:
 
 def _equal_bins(overlaps: BinOverlaps, stride: int, noise: float) -> EqualBins:
     """Every q-th bin: X is the mean over q shifts of such means, and δ is convex in X."""
-    whole, common = float(overlaps.circular[0]), overlaps.largest_beyond(stride)
+    whole = float(overlaps.circular[0])
+    common = overlaps.largest_beyond(stride)
     common = min(common, whole)
     return EqualBins(overlaps.bins // stride, (whole - common) / noise**2, common / noise**2)
 
@@ -309,8 +330,10 @@ def _adds(overlaps: BinOverlaps, epsilon: float) -> Iterator[Bound]:
 
 def _add_by_jensen(overlaps: BinOverlaps, noise: float, epsilon: float) -> float:
     """δ_add from X ≥ e^{mean of the log-likelihoods}, which is log-normal."""
-    whole, mean = float(overlaps.circular[0]) / noise**2, float(overlaps.circular.mean()) / noise**2
-    spread, drift = math.sqrt(mean), epsilon - whole / 2
+    whole = float(overlaps.circular[0]) / noise**2
+    mean = float(overlaps.circular.mean()) / noise**2
+    spread = math.sqrt(mean)
+    drift = epsilon - whole / 2
     if spread == 0.0:
         return max(-math.expm1(drift), 0.0)
     z = -drift / spread

@@ -1,8 +1,8 @@
 """Exact conversion between ε, δ and the noise multiplier of the Gaussian mechanism.
 
-Everything here is for one release f(D) + N(0, σ²I) of sensitivity 1. A correlated-noise run is such a
-release: C·G has sensitivity sens(C) in units of the clip norm, and applying A·C⁻¹ to the noisy C·G is
-post-processing.
+Everything here is for one release f(D) + N(0, σ²I) of sensitivity 1. A correlated-noise run is such
+a release: C·G has sensitivity sens(C) in units of the clip norm, and applying A·C⁻¹ to the noisy
+C·G is post-processing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _LOG_SQRT_HALF_PI: Final = 0.5 * math.log(0.5 * math.pi)
 _SQRT_HALF: Final = math.sqrt(0.5)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _FACTORS: Final = {"zero-out": 1, "replace-one": 2}
-# The relative distance by which a noise multiplier is enlarged after the search. It dwarfs the rounding
-# error of the search (about 1e-14) and stays far below the documented accuracy of 1e-10.
+# The relative distance by which a noise multiplier is enlarged after the search. It dwarfs the
+# rounding error of the search (about 1e-14) and stays far below the documented accuracy of 1e-10.
 _SIGMA_NUDGE: Final = 4e-12
 # Two independent accountants may differ by this much before a privacy statement is refused.
 _AGREEMENT: Final = 1e-6
-# Where ε approaches 0 it is ill-conditioned in δ, so a relative comparison alone would be meaningless.
+# Where ε approaches 0 it is ill-conditioned in δ, so a relative comparison alone would be
+# meaningless.
 _AGREEMENT_ABSOLUTE: Final = 1e-9
 #: Beyond it dp_accounting's search leaves the range of floats.
 _LARGEST_EPSILON: Final = 1e100
@@ -41,7 +42,9 @@ def log_delta(mu: float, epsilon: float) -> float:
 
     With φ(a) = e^ε φ(b) and Mills' ratio R(x) = Φ(−x)/φ(x), δ = Φ(a) − φ(a)·R(−b), and −b = −a + μ.
     """
-    from scipy.special import log_ndtr  # it loads as much as all the rest of a comparison without a budget
+    from scipy.special import (
+        log_ndtr,
+    )  # it loads as much as all the rest of a comparison without a budget
 
     a = mu / 2 - epsilon / mu
     log_density = -0.5 * a * a - _LOG_SQRT_2PI
@@ -58,13 +61,15 @@ def log_delta(mu: float, epsilon: float) -> float:
 
 
 def log_delta_upper(mu: float, epsilon: float) -> float:
-    """log δ plus a bound on its own rounding error, so that a search over it errs on the private side."""
+    """log δ plus a bound on its own rounding error, so that a search over it errs on the private
+    side.
+    """
     value = log_delta(mu, epsilon)
     if math.isinf(value):
         return value
-    # −a²/2 carries |a| times the rounding of a, whose two terms are each correct to a few ulp (μ is itself
-    # rounded); a difference of Mills' ratios costs another factor of |a|; log δ and the logarithm it is
-    # compared with are rounded relative to their size.
+    # −a²/2 carries |a| times the rounding of a, whose two terms are each correct to a few ulp (μ is
+    # itself rounded); a difference of Mills' ratios costs another factor of |a|; log δ and the
+    # logarithm it is compared with are rounded relative to their size.
     a = mu / 2 - epsilon / mu
     return value + _ULP * (16.0 + abs(a) * (mu + 2 * epsilon / mu + 4.0) + 2.0 * abs(value))
 
@@ -106,7 +111,8 @@ def adjacency_factor(adjacency: str) -> int:
         return _FACTORS[adjacency]
     except (KeyError, TypeError):
         raise ValueError(
-            f"adjacency (neighbouring relation) must be 'zero-out' or 'replace-one'; got {adjacency!r}."
+            "adjacency (neighbouring relation) must be 'zero-out' or 'replace-one'; got"
+            f" {adjacency!r}."
         ) from None
 
 
@@ -179,9 +185,9 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
         ValueError: ε is not a positive finite number or δ is not inside (0, 1).
 
     Guarantees:
-        σ is never too small: ``gaussian_epsilon(gaussian_sigma(epsilon, delta), delta) <= epsilon``, and the
-        exact δ at (σ, ε) is at most the one asked for. σ exceeds the exact value by a relative 1e-10 at most
-        (ε from 1e-6 to 1e3, δ from 1e-15 to 0.5).
+        σ is never too small: ``gaussian_epsilon(gaussian_sigma(epsilon, delta), delta) <=
+        epsilon``, and the exact δ at (σ, ε) is at most the one asked for. σ exceeds the exact value
+        by a relative 1e-10 at most (ε from 1e-6 to 1e3, δ from 1e-15 to 0.5).
 
     References:
         Balle, Wang (2018), "Improving the Gaussian Mechanism", Algorithm 1.
@@ -199,7 +205,8 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """The smallest ε for which noise σ gives (ε, δ) at sensitivity 1; 0.0 where the noise gives (0, δ).
+    """The smallest ε for which noise σ gives (ε, δ) at sensitivity 1; 0.0 where the noise gives (0,
+    δ).
 
     Args:
         sigma: σ > 0, noise standard deviation per unit sensitivity.
@@ -212,8 +219,9 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
         ValueError: σ is not a positive finite number or δ is not inside (0, 1).
 
     Guarantees:
-        Not below the exact value, and above it by at most 1e-10·ε + 1e-13 (δ from 1e-15 to 0.5). The absolute
-        part is needed near ε = 0, where ε depends on δ through a difference of nearly equal numbers.
+        Not below the exact value, and above it by at most 1e-10·ε + 1e-13 (δ from 1e-15 to 0.5).
+        The absolute part is needed near ε = 0, where ε depends on δ through a difference of nearly
+        equal numbers.
 
     References:
         Balle, Wang (2018), "Improving the Gaussian Mechanism", Theorem 8.
@@ -239,8 +247,8 @@ def certified_epsilon(sigma: float, delta: float, asked: float | None = None) ->
         asked: an ε that is tried first, usually what σ was made for; searches end close to it.
 
     Returns:
-        The larger of :func:`gaussian_epsilon` and the value of the ``dp_accounting`` library, or ``asked``
-        if that is smaller and its own δ, rounding errors added, is at most δ.
+        The larger of :func:`gaussian_epsilon` and the value of the ``dp_accounting`` library, or
+        ``asked`` if that is smaller and its own δ, rounding errors added, is at most δ.
 
     Raises:
         ValueError: as :func:`gaussian_epsilon`.
@@ -251,7 +259,11 @@ def certified_epsilon(sigma: float, delta: float, asked: float | None = None) ->
     """
     epsilon = gaussian_epsilon(sigma, delta)
     agreed = _agreed("ε", epsilon, _by_dp_accounting("get_epsilon_gaussian", sigma, delta))
-    if asked is not None and asked < agreed and log_delta_upper(gaussian_mu(sigma), asked) <= math.log(delta):
+    if (
+        asked is not None
+        and asked < agreed
+        and log_delta_upper(gaussian_mu(sigma), asked) <= math.log(delta)
+    ):
         return asked
     return agreed
 
@@ -272,8 +284,8 @@ def certified_sigma(epsilon: float, delta: float) -> float:
     sigma = gaussian_sigma(epsilon, delta)
     if epsilon > _LARGEST_EPSILON:
         raise ValueError(
-            f"ε (privacy loss) must be at most {_LARGEST_EPSILON}; got {epsilon!r}. Such a budget gives no "
-            "privacy."
+            f"ε (privacy loss) must be at most {_LARGEST_EPSILON}; got {epsilon!r}. Such a budget"
+            " gives no privacy."
         )
     return _agreed("σ", sigma, _by_dp_accounting("get_sigma_gaussian", epsilon, delta))
 

@@ -1,8 +1,8 @@
 """Amplified privacy of integer noise, from that of the ideal process.
 
-Releases made of integers are as private as a composition of the ideal process τN + CΔ, (ε, δ) for secret
-cohorts, with a Gaussian mechanism of sensitivity W (docs/theory/noise.md, "Amplified runs"). With
-δ₁ = δ_{W/τ}(ε₁) they are
+Releases made of integers are as private as a composition of the ideal process τN + CΔ, (ε, δ) for
+secret cohorts, with a Gaussian mechanism of sensitivity W (docs/theory/noise.md, "Amplified runs").
+With δ₁ = δ_{W/τ}(ε₁) they are
 
     (ε + ε₁, max(e^{ε₁}·δ + δ₁, δ + e^ε·δ₁))           against the world without the user,
     (ε + 2ε₁, e^{ε₁}·δ + (1 + e^{ε + ε₁})·δ₁)          where cohorts are drawn in both worlds.

@@ -1,4 +1,6 @@
-"""The dominating pair of b-min-sep sampling, and what to draw from for its sides, in units of the noise."""
+"""The dominating pair of b-min-sep sampling, and what to draw from for its sides, in units of the
+noise.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.min_separated_law import SeparatedLaw
-from fedmf.accounting.monte_carlo import Draws, NegativeEntriesError, Proposal, Side, log_largest_gain
+from fedmf.accounting.monte_carlo import (
+    Draws,
+    NegativeEntriesError,
+    Proposal,
+    Side,
+    log_largest_gain,
+)
 from fedmf.matrices.arrays import Matrix, Vector
 from fedmf.matrices.factorization import Factorization
 
-_SHARE_MATCHED, _SHARE_STRETCHED, _SHARE_SHIFTED = 0.45, 0.3, 0.25
+_SHARE_MATCHED = 0.45
+_SHARE_STRETCHED = 0.3
+_SHARE_SHIFTED = 0.25
 _ORDERS = (2, 4, 6, 8, 10, 12)
 _PILOT = 256
 _STRETCHES = (1.0, 1.35, 1.8, 2.4, 3.2, 4.2)
 _ODDS = (1.0, 2.0, 3.5, 6.0)
-_BEYOND, _BISECTIONS, _FARTHEST = 1.1, 20, 1024.0
+_BEYOND = 1.1
+_BISECTIONS = 20
+_FARTHEST = 1024.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +40,8 @@ class AttractedPairs:
 
     Args:
         law: of one pattern.
-        values: log of the sum over what a pair can do from round t on when one user is free and the other
-            rests r rounds more, shape (n + s + 1, s).
+        values: log of the sum over what a pair can do from round t on when one user is free and the
+            other rests r rounds more, shape (n + s + 1, s).
         attractions: c<c_t, c_{t−l}>/noise² at (t, l), 0 for l ≥ p and t < l, shape (n, s + 1).
         starts: log weights of (rounds blocked, rounds blocked) before round 0, shape (s, s).
     """
@@ -42,10 +54,13 @@ class AttractedPairs:
     @classmethod
     def of(cls, law: SeparatedLaw, noise: float, strength: float = 1.0) -> AttractedPairs:
         """The law of pairs when the noise is s; `strength` is c ≥ 0."""
-        n, s, q = law.rounds, law.separation, law.probability
+        n = law.rounds
+        s = law.separation
+        q = law.probability
         attractions = strength * _attractions(law) / noise**2
         values = np.zeros((n + s + 1, s))
-        log_q, log_rest = math.log(q), math.log1p(-q) if q < 1.0 else -math.inf
+        log_q = math.log(q)
+        log_rest = math.log1p(-q) if q < 1.0 else -math.inf
         waits = np.arange(1, s)
         for t in range(n - 1, -1, -1):
             joined = log_q + attractions[t, s - waits] + values[t + waits, s - waits]
@@ -55,7 +70,9 @@ class AttractedPairs:
             values[t, 0] = np.logaddexp(np.logaddexp(both, one), 2 * log_rest + values[t + 1, 0])
         first, second = np.indices((s, s))
         weights = np.log(np.where(np.arange(s) > 0, q, 1.0)) - math.log1p((s - 1) * q)
-        starts = weights[:, None] + weights + values[np.minimum(first, second), np.abs(first - second)]
+        starts = (
+            weights[:, None] + weights + values[np.minimum(first, second), np.abs(first - second)]
+        )
         return cls(law, values, attractions, starts)
 
     @property
@@ -63,9 +80,13 @@ class AttractedPairs:
         """log Z."""
         return float(np.logaddexp.reduce(self.starts, axis=None))
 
-    def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def draw(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """The two patterns of each of count pairs, each of shape (n, count)."""
-        n, s, q = self.law.rounds, self.law.separation, self.law.probability
+        n = self.law.rounds
+        s = self.law.separation
+        q = self.law.probability
         cumulative = np.cumsum(np.exp(self.starts - self.log_normalizer))
         places = np.searchsorted(cumulative, rng.random(count) * cumulative[-1], "right")
         free_from = np.stack(np.divmod(np.minimum(places, s * s - 1), s))
@@ -90,32 +111,41 @@ class AttractedPairs:
         return patterns[0], patterns[1]
 
     def _joins(self, t: int, wait: NDArray[np.int64], q: float) -> Matrix:
-        """Probability that the free user joins when the other rests `wait` rounds; 0 where both are free."""
+        """Probability that the free user joins when the other rests `wait` rounds; 0 where both are
+        free.
+        """
         s = self.law.separation
         waits = np.arange(1, s)
-        logs = self.attractions[t, s - waits] + self.values[t + waits, s - waits] - self.values[t, 1:]
+        logs = (
+            self.attractions[t, s - waits] + self.values[t + waits, s - waits] - self.values[t, 1:]
+        )
         table = np.concatenate([np.zeros(1), q * np.exp(logs)])
         return table[wait]
 
     def _together(self, t: int, q: float) -> tuple[float, float]:
         """Probabilities, when both are free, that both join and that one given user alone does."""
-        s, here = self.law.separation, self.values[t, 0]
+        s = self.law.separation
+        here = self.values[t, 0]
         both = q * q * math.exp(self.attractions[t, 0] + self.values[t + s, 0] - here)
         return both, q * (1.0 - q) * math.exp(self.values[t + 1, s - 1] - here)
 
 
 def _attractions(law: SeparatedLaw) -> Matrix:
-    columns, n = law.columns, law.rounds
+    columns = law.columns
+    n = law.rounds
     p = len(columns)
     attractions = np.zeros((n, law.separation + 1))
     for lag in range(min(p, n)):
-        attractions[lag:, lag] = np.einsum("jt,jt->t", columns[: p - lag, lag:], columns[lag:, : n - lag])
+        attractions[lag:, lag] = np.einsum(
+            "jt,jt->t", columns[: p - lag, lag:], columns[lag:, : n - lag]
+        )
     return attractions
 
 
 def matchings(order: int) -> list[tuple[tuple[int, int], ...]]:
     """All pairs of q things, q even, as q − 1 perfect matchings: the schedule of a round robin."""
-    last, others = order - 1, range(order - 1)
+    last = order - 1
+    others = range(order - 1)
     return [
         (
             (turn, last),
@@ -129,12 +159,14 @@ def matchings(order: int) -> list[tuple[tuple[int, int], ...]]:
 class SeparatedRemoveProposal:
     """The mixture for δ of P against Q of three parts, with Q's density N:
 
-    * normals around the sums of q patterns J, with the probability ω(J) of q/2 pairs that attract each other
-      q − 1 times as much as two patterns of X^q do (`separated_pairs`), a perfect matching of the q patterns
-      drawn out of q − 1 that contain all pairs. Against the reference N·κ(J|y), where κ draws patterns
-      independently from the summands of e^L, it has a density of at least e^{qL}/Z^{q/2} for every J;
+    * normals around the sums of q patterns J, with the probability ω(J) of q/2 pairs that attract
+      each other q − 1 times as much as two patterns of X^q do (`separated_pairs`), a perfect
+      matching of the q patterns drawn out of q − 1 that contain all pairs. Against the reference
+      N·κ(J|y), where κ draws patterns independently from the summands of e^L, it has a density of
+      at least e^{qL}/Z^{q/2} for every J;
     * P with other odds of joining and means stretched to κm, both chosen by a pilot;
-    * one normal around a multiple of the mean of P, so far out that E e^L is a little more than e^ε.
+    * one normal around a multiple of the mean of P, so far out that E e^L is a little more than
+      e^ε.
 
     Args:
         law: of the patterns.
@@ -163,7 +195,9 @@ class SeparatedRemoveProposal:
         best: SeparatedRemoveProposal | None = None
         for order in _ORDERS:
             pairs = AttractedPairs.of(law, noise, order - 1.0)
-            found = cls(law, pairs, order, noise, epsilon, law.likelier(_ODDS[1]), _STRETCHES[2], shift)
+            found = cls(
+                law, pairs, order, noise, epsilon, law.likelier(_ODDS[1]), _STRETCHES[2], shift
+            )
             if best is not None and found.log_bound >= best.log_bound:
                 break
             best = found
@@ -172,7 +206,9 @@ class SeparatedRemoveProposal:
 
     def _improved(self) -> SeparatedRemoveProposal:
         """The best second part for the draws of a pilot, which serve all of them."""
-        law, best, best_proposal = self.law, math.inf, self
+        law = self.law
+        best = math.inf
+        best_proposal = self
         state, losses, others, log_density = self._drawn(np.random.default_rng(0), _PILOT)
         excess = -np.expm1(np.minimum(self.epsilon - losses, 0.0))
         wanted = losses + np.log(np.maximum(excess, 1e-300))
@@ -184,7 +220,8 @@ class SeparatedRemoveProposal:
                 log_mixture = np.logaddexp(others, candidate.likelier.weighted(exponents).log_total)
                 second = float(np.logaddexp.reduce(wanted - log_mixture + weights))
                 if second < best:
-                    best, best_proposal = second, candidate
+                    best = second
+                    best_proposal = candidate
         return best_proposal
 
     @property
@@ -200,8 +237,12 @@ class SeparatedRemoveProposal:
         return Draws(state, log_density)
 
     def _drawn(self, rng: np.random.Generator, count: int) -> tuple[Matrix, Vector, Vector, Vector]:
-        """Draws: <c_t, y>, L, log density of the parts but the second (over its share) and of the mixture."""
-        law, q, noise = self.law, self.order, self.noise
+        """Draws: <c_t, y>, L, log density of the parts but the second (over its share) and of the
+        mixture.
+        """
+        law = self.law
+        q = self.order
+        noise = self.noise
         kinds = rng.choice(3, size=count, p=[_SHARE_MATCHED, _SHARE_STRETCHED, _SHARE_SHIFTED])
         first, second, third = (np.flatnonzero(kinds == kind) for kind in range(3))
         together = self._matched(rng, first.size)
@@ -212,23 +253,31 @@ class SeparatedRemoveProposal:
         shifted = self.shift @ y - 0.5 * (self.shift @ self.shift)
         state = law.correlations(y)
         posterior = law.weighted(self._exponents(state, 1.0))
-        losses, excess = posterior.log_total, np.zeros(count)
+        losses = posterior.log_total
+        excess = np.zeros(count)
         if q > 2:
             free = np.flatnonzero(kinds > 0)
             excess[first] = self._log_excess(together)
-            excess[free] = self._log_excess([law.mean_of(posterior.draw(rng, free)) for _ in range(q)])
+            excess[free] = self._log_excess(
+                [law.mean_of(posterior.draw(rng, free)) for _ in range(q)]
+            )
         matched = q * losses + excess - q / 2 * self.pairs.log_normalizer
-        others = np.logaddexp(math.log(_SHARE_MATCHED) + matched, math.log(_SHARE_SHIFTED) + shifted)
+        others = np.logaddexp(
+            math.log(_SHARE_MATCHED) + matched, math.log(_SHARE_SHIFTED) + shifted
+        )
         others -= math.log(_SHARE_STRETCHED)
         stretched = self.likelier.weighted(self._exponents(state, self.stretch)).log_total
         return state, losses, others, np.logaddexp(others, stretched) + math.log(_SHARE_STRETCHED)
 
     def _matched(self, rng: np.random.Generator, count: int) -> list[Matrix]:
-        """Σ_{t∈π} c_t for the q patterns of each J, shape (n, count); the first matching pairs them.
+        """Σ_{t∈π} c_t for the q patterns of each J, shape (n, count); the first matching pairs
+        them.
 
-        The other matchings are this one turned, and so is J with them; nothing else depends on the turn.
+        The other matchings are this one turned, and so is J with them; nothing else depends on the
+        turn.
         """
-        q, half = self.order, self.order // 2
+        q = self.order
+        half = self.order // 2
         sums: list[Matrix] = [np.empty(0)] * q
         pairs = [self.law.mean_of(pattern) for pattern in self.pairs.draw(rng, half * count)]
         for place, pair in enumerate(matchings(q)[0]):
@@ -237,14 +286,17 @@ class SeparatedRemoveProposal:
         return sums
 
     def _log_excess(self, sums: list[Matrix]) -> Vector:
-        """log of ω(J)·Z^{q/2} over Πw·exp Σ_{a<c} <m_a, m_c>: at least 0, as a mean is at least geometric."""
+        """log of ω(J)·Z^{q/2} over Πw·exp Σ_{a<c} <m_a, m_c>: at least 0, as a mean is at least
+        geometric.
+        """
         q = self.order
         products = {
             (a, c): np.einsum("tk,tk->k", sums[a], sums[c]) / self.noise**2
             for a, c in combinations(range(q), 2)
         }
         logs = [
-            (q - 1.0) * sum(products[min(pair), max(pair)] for pair in matching) for matching in matchings(q)
+            (q - 1.0) * sum(products[min(pair), max(pair)] for pair in matching)
+            for matching in matchings(q)
         ]
         return np.logaddexp.reduce(logs, axis=0) - math.log(q - 1) - sum(products.values())
 
@@ -258,7 +310,8 @@ def _shift(law: SeparatedLaw, noise: float, epsilon: float) -> Vector:
     """τ·E m/noise with Σ_π w_π exp<τ·E m, m_π>/noise² a little more than e^ε."""
     mean = law.mean_of(np.ones((law.rounds, 1), dtype=bool)) * law.rate / noise
     attractions = law.correlations(mean) / noise
-    low, high = 0.0, _FARTHEST
+    low = 0.0
+    high = _FARTHEST
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         far = float(law.weighted(middle * attractions).log_total[0]) >= _BEYOND * epsilon
@@ -271,8 +324,8 @@ class SeparatedAddProposal:
     """One Gaussian at −κ·m̄, m̄ the mean of P, for δ of Q against P.
 
     By Jensen L ≥ <y, m̄> − a/2 with a = E|m|² over P, so where L = −ε − u, u ≥ 0, the weight
-    exp(κ<y, m̄> + κ²|m̄|²/2) is at most exp(−κ(ε + u − a/2) + κ²|m̄|²/2), for which κ = (ε − a/2)₊/|m̄|² is good,
-    and a contribution at most 1 − e^{−u} times that.
+    exp(κ<y, m̄> + κ²|m̄|²/2) is at most exp(−κ(ε + u − a/2) + κ²|m̄|²/2), for which κ = (ε −
+    a/2)₊/|m̄|² is good, and a contribution at most 1 − e^{−u} times that.
 
     Args:
         law: of the patterns.
@@ -292,7 +345,8 @@ class SeparatedAddProposal:
         everyone = np.ones((law.rounds, 1), dtype=bool)
         mean = law.mean_of(everyone)[:, 0] * law.rate / noise
         square = float(law.squares.sum()) * law.rate / noise**2
-        length, gap = float(mean @ mean), max(epsilon - square / 2, 0.0)
+        length = float(mean @ mean)
+        gap = max(epsilon - square / 2, 0.0)
         step = gap / length
         log_weight = -step * gap + 0.5 * step**2 * length
         return cls(law, mean, step, log_weight + log_largest_gain(step))
@@ -312,23 +366,27 @@ class MinSeparatedPair:
         law: of the patterns.
 
     References:
-        Dong, Ganesh (2026), "Privacy amplification for BandMF via b-min-sep subsampling", arXiv:2602.09338.
+        Dong, Ganesh (2026), "Privacy amplification for BandMF via b-min-sep subsampling",
+        arXiv:2602.09338.
     """
 
     law: SeparatedLaw
 
     @classmethod
-    def of(cls, factorization: Factorization, separation: int, probability: float) -> MinSeparatedPair:
+    def of(
+        cls, factorization: Factorization, separation: int, probability: float
+    ) -> MinSeparatedPair:
         """The pair of a sampler with any separation s ≥ p and rate q.
 
         Raises:
             ValueError: C has a negative entry, or p > s.
         """
-        n, p = factorization.rounds, factorization.bands
+        n = factorization.rounds
+        p = factorization.bands
         if p > separation:
             raise ValueError(
-                f"p (bands) must be at most b={separation} (the separation) for b-min-sep sampling; got {p}. "
-                "Its accountant covers banded strategies only."
+                f"p (bands) must be at most b={separation} (the separation) for b-min-sep sampling;"
+                f" got {p}. Its accountant covers banded strategies only."
             )
         columns = np.zeros((p, n))
         for t in range(0, n, 512):
@@ -338,7 +396,8 @@ class MinSeparatedPair:
                 columns[: rows.size, t + offset] = rows
         if columns.min() < 0:
             raise NegativeEntriesError(
-                f"C (strategy) must have no negative entries for b-min-sep; got {columns.min():.6g}."
+                "C (strategy) must have no negative entries for b-min-sep; got"
+                f" {columns.min():.6g}."
             )
         return cls(SeparatedLaw(columns, separation, probability))
 
@@ -350,7 +409,9 @@ class MinSeparatedPair:
     @property
     def largest_norm(self) -> float:
         """Square root of the largest Σ|c_t|² over separated rounds, by a dynamic program."""
-        n, s, squares = self.law.rounds, self.law.separation, self.law.squares
+        n = self.law.rounds
+        s = self.law.separation
+        squares = self.law.squares
         best = np.zeros(n + s)
         for t in range(n - 1, -1, -1):
             best[t] = max(best[t + 1], squares[t] + best[t + s])

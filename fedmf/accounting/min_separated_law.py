@@ -1,8 +1,9 @@
-"""What b-min-sep sampling can do with a user: patterns, their probabilities and sums over all of them.
+"""What b-min-sep sampling can do with a user: patterns, their probabilities and sums over all of
+them.
 
 A free user is sampled with probability q and then rests for s − 1 rounds. The process starts in its
-stationary state, so that every round has the same expected number of users. s = 1 is Poisson sampling, q = 1
-is Balls-in-Bins with s bins.
+stationary state, so that every round has the same expected number of users. s = 1 is Poisson
+sampling, q = 1 is Balls-in-Bins with s bins.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ class SeparatedLaw:
     """The law of a user's pattern π, and what π adds to C·G: the sum of its columns c_t.
 
     Args:
-        columns: band form of C: entry (j, t) is C_{t+j,t}, 0 beyond the horizon; shape (p, n), non-negative.
+        columns: band form of C: entry (j, t) is C_{t+j,t}, 0 beyond the horizon; shape (p, n),
+            non-negative.
         separation: s ≥ p, so that the columns of a pattern have disjoint rows.
         probability: q in (0, 1].
 
     References:
-        Dong, Ganesh (2026), "Privacy amplification for BandMF via b-min-sep subsampling", arXiv:2602.09338.
+        Dong, Ganesh (2026), "Privacy amplification for BandMF via b-min-sep subsampling",
+        arXiv:2602.09338.
     """
 
     columns: Matrix
@@ -73,7 +76,9 @@ class SeparatedLaw:
             block = np.zeros((min(count + p - 1, n - start), count))
             for j in range(min(p, len(block))):
                 inside = min(count, len(block) - j)
-                block[np.arange(inside) + j, np.arange(inside)] = self.columns[j, start : start + inside]
+                block[np.arange(inside) + j, np.arange(inside)] = self.columns[
+                    j, start : start + inside
+                ]
             blocks.append((start, block))
         return blocks
 
@@ -88,12 +93,16 @@ class SeparatedLaw:
         """Σ_{t∈π} c_t; patterns and the result have shape (n, N)."""
         means = np.zeros(pattern.shape)
         for start, block in self._blocks:
-            means[start : start + len(block)] += block @ pattern[start : start + block.shape[1]].astype(float)
+            means[start : start + len(block)] += block @ pattern[
+                start : start + block.shape[1]
+            ].astype(float)
         return means
 
     def patterns(self, rng: np.random.Generator, count: int) -> NDArray[np.bool_]:
         """Patterns of the sampler, shape (n, count)."""
-        n, s, q = self.rounds, self.separation, self.probability
+        n = self.rounds
+        s = self.separation
+        q = self.probability
         # Stationary: free with odds 1, blocked for j = 1 … s − 1 rounds with odds q each.
         free_from = np.zeros(count, dtype=np.int64)
         busy = rng.random(count) < (s - 1) * q / self._mass
@@ -103,7 +112,8 @@ class SeparatedLaw:
         while users.size:
             rounds = free_from[users] + rng.geometric(q, size=users.size) - 1
             inside = rounds < n
-            users, rounds = users[inside], rounds[inside]
+            users = users[inside]
+            rounds = rounds[inside]
             joined[rounds, users] = True
             free_from[users] = rounds + s
         return joined
@@ -114,8 +124,12 @@ class SeparatedLaw:
         f_t is the sum over what a user who is free in round t can do from then on:
         f_t = (1 − q) f_{t+1} + q e^{e_t} f_{t+s}, f_t = 1 for t ≥ n.
         """
-        n, s, q = self.rounds, self.separation, self.probability
-        turns, high, low = -(-n // s), float(exponents.max()), float(exponents.min())
+        n = self.rounds
+        s = self.separation
+        q = self.probability
+        turns = -(-n // s)
+        high = float(exponents.max())
+        low = float(exponents.min())
         smallest = -turns * low if q == 1.0 else -n * math.log1p(-q)
         if max(turns * high, smallest) >= _LARGEST_EXPONENT:
             return WeightedPatterns(self, self._logarithms(exponents))
@@ -128,7 +142,9 @@ class SeparatedLaw:
         return WeightedPatterns(self, np.log(sums))
 
     def _logarithms(self, exponents: Matrix) -> Matrix:
-        n, s, q = self.rounds, self.separation, self.probability
+        n = self.rounds
+        s = self.separation
+        q = self.probability
         logs = np.zeros((n + s, exponents.shape[1]))
         for t in range(n - 1, -1, -1):
             joined = math.log(q) + exponents[t] + logs[t + s]
@@ -151,7 +167,8 @@ class WeightedPatterns:
     @cached_property
     def _starts(self) -> Matrix:
         """Logarithms of the sums by the first round in which the user is free, shape (s, N)."""
-        s, q = self.law.separation, self.law.probability
+        s = self.law.separation
+        q = self.law.probability
         weights = np.full((s, 1), math.log(q))
         weights[0] = 0.0
         return weights + self.logs[:s] - math.log1p((s - 1) * q)
@@ -164,7 +181,8 @@ class WeightedPatterns:
 
     def draw(self, rng: np.random.Generator, sets: NDArray[np.intp]) -> NDArray[np.bool_]:
         """One pattern by each of the named sets of weights, shape (n, number of sets)."""
-        n, s = self.law.rounds, self.law.separation
+        n = self.law.rounds
+        s = self.law.separation
         cumulative = np.cumsum(np.exp(self._starts[:, sets] - self.log_total[sets]), axis=0)
         start = np.count_nonzero(cumulative <= rng.random(sets.size) * cumulative[-1], axis=0)
         free_from = np.minimum(start, s - 1)
@@ -173,7 +191,8 @@ class WeightedPatterns:
         while users.size:
             rounds = self._next_join(rng, sets[users], free_from[users])
             inside = rounds < n
-            users, rounds = users[inside], rounds[inside]
+            users = users[inside]
+            rounds = rounds[inside]
             joined[rounds, users] = True
             free_from[users] = rounds + s
             users = users[free_from[users] < n]
@@ -186,12 +205,14 @@ class WeightedPatterns:
 
         P(no join in t, …, i) = (1 − q)^{i+1−t} f_{i+1}/f_t falls with i: inverted by bisection.
         """
-        n, q = self.law.rounds, self.law.probability
+        n = self.law.rounds
+        q = self.law.probability
         if q == 1.0:
             return free_from
         step = math.log1p(-q)
         level = np.log(rng.random(sets.size)) + self.logs[free_from, sets] + step * free_from
-        low, high = free_from.copy(), np.full(sets.size, n)
+        low = free_from.copy()
+        high = np.full(sets.size, n)
         while (low < high).any():
             middle = (low + high) // 2
             passed = self.logs[np.minimum(middle + 1, n), sets] + step * (middle + 1) <= level

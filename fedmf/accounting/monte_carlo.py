@@ -1,6 +1,7 @@
 """δ(ε) of a pair (P, Q) of a Gaussian mixture against one Gaussian, by importance sampling.
 
-Certified limits: of the mean of bounded weights by betting, and for a convex loss by Ehrhard's inequality.
+Certified limits: of the mean of bounded weights by betting, and for a convex loss by Ehrhard's
+inequality.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ _NEGLIGIBLE: Final = 1e-4
 _CHUNK_ENTRIES: Final = 2**20
 # Where a draw is small the error is looked at more often than the cache asks for.
 _CHUNK_DRAWS: Final = 2**13
-# Weighted draws come first for "add" where what they cannot resolve is below this share of the other side.
+# Weighted draws come first for "add" where what they cannot resolve is below this share of the
+# other side.
 _RESOLVED: Final = 0.25
-# The share of the draws that choose a bet, or the two quantiles of a convex loss, and candidates for those.
+# The share of the draws that choose a bet, or the two quantiles of a convex loss, and candidates
+# for those.
 _PILOT: Final = 0.1
-_LOW, _HIGH = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1), (0.3, 0.5, 0.7, 0.9)
+_LOW = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_HIGH = (0.3, 0.5, 0.7, 0.9)
 _ROUNDING: Final = 1e-9
 
 
@@ -110,7 +114,9 @@ class Estimate:
         return self.standard_error / self.delta if self.delta > 0 else math.inf
 
 
-def contributions(pair: MixturePair, draws: Draws, noise: float, epsilon: float, side: Side) -> Vector:
+def contributions(
+    pair: MixturePair, draws: Draws, noise: float, epsilon: float, side: Side
+) -> Vector:
     """Per draw its unbiased estimate of δ.
 
     Remove: (1 − e^{ε−L})₊·dP/dR with dP/dR = e^L·dQ/dR. Add: (1 − e^{ε+L})₊·dQ/dR.
@@ -148,8 +154,8 @@ def estimate(
 ) -> Estimate:
     """δ at noise s and ε: the larger of both sides.
 
-    Draws until the estimated relative standard error is below the one asked for, or max_samples are used. The
-    smaller side's error is measured against the larger side.
+    Draws until the estimated relative standard error is below the one asked for, or max_samples are
+    used. The smaller side's error is measured against the larger side.
 
     Args:
         pair: P and Q.
@@ -166,7 +172,9 @@ def estimate(
             break
         rng = np.random.default_rng([seed, number])
         least = sides[0].delta if sides else 0.0
-        sides.append(_one_side(pair, proposal, noise, epsilon, side, relative_error, least, max_samples, rng))
+        sides.append(
+            _one_side(pair, proposal, noise, epsilon, side, relative_error, least, max_samples, rng)
+        )
     return max(sides, key=lambda found: found.delta)
 
 
@@ -182,7 +190,9 @@ def _one_side(
     rng: np.random.Generator,
 ) -> Estimate:
     """Draws until the standard error is below relative_error·max(estimate, least)."""
-    count, total, squares = 0, 0.0, 0.0
+    count = 0
+    total = 0.0
+    squares = 0.0
     for size in batches(pair, max_samples):
         values = contributions(pair, proposal.draw(rng, size), noise, epsilon, side)
         count += size
@@ -201,10 +211,10 @@ def upper_limit(
 ) -> float:
     """A number that is below δ(s, ε) with probability at most β; no normal approximation.
 
-    Each side gets half of β. A side with a small enough analytic bound is not sampled. For "add" there are
-    two limits, with a quarter of β each: from weighted draws, and from a convex loss
-    (`convex_add_limit`); the one that can be of more use comes first, and the other where that exceeds the
-    first side's limit. The seed must not have been used to choose s or ε.
+    Each side gets half of β. A side with a small enough analytic bound is not sampled. For "add"
+    there are two limits, with a quarter of β each: from weighted draws, and from a convex loss
+    (`convex_add_limit`); the one that can be of more use comes first, and the other where that
+    exceeds the first side's limit. The seed must not have been used to choose s or ε.
     """
     removed = _limit_of_side(pair, noise, epsilon, "remove", failure / 2, samples, seed)
     proposal = pair.proposal(noise, epsilon, "add")
@@ -229,14 +239,23 @@ def upper_limit(
 
 
 def _limit_of_side(
-    pair: MixturePair, noise: float, epsilon: float, side: Side, failure: float, samples: int, seed: int
+    pair: MixturePair,
+    noise: float,
+    epsilon: float,
+    side: Side,
+    failure: float,
+    samples: int,
+    seed: int,
 ) -> float:
     """The limit of the mean of weighted draws, which lie in [0, M]."""
     proposal = pair.proposal(noise, epsilon, side)
     rng = np.random.default_rng([seed, SIDES.index(side)])
-    values = np.concatenate([
-        contributions(pair, proposal.draw(rng, size), noise, epsilon, side) for size in batches(pair, samples)
-    ])  # fmt: skip
+    values = np.concatenate(
+        [
+            contributions(pair, proposal.draw(rng, size), noise, epsilon, side)
+            for size in batches(pair, samples)
+        ]
+    )
     # The bound holds in exact arithmetic; exponentials of sums are rounded.
     return mean_upper_limit(values, math.exp(proposal.log_bound) * (1.0 + 1e-9), failure)
 
@@ -244,9 +263,10 @@ def _limit_of_side(
 def mean_upper_limit(values: Vector, bound: float, failure: float) -> float:
     """A number that is below the mean with probability at most `failure`.
 
-    With any λ in [0, 1/bound] fixed before the values are seen, Π_i (1 + λ(m − x_i)) has expectation at most
-    1 if the mean is m or more, and increases with m. So the m at which it reaches 1/failure is a limit, by
-    Markov's inequality. λ is chosen from the first tenth of the values, the product is over the others.
+    With any λ in [0, 1/bound] fixed before the values are seen, Π_i (1 + λ(m − x_i)) has
+    expectation at most 1 if the mean is m or more, and increases with m. So the m at which it
+    reaches 1/failure is a limit, by Markov's inequality. λ is chosen from the first tenth of the
+    values, the product is over the others.
 
     Args:
         values: independent draws of one distribution on [0, bound], shape (N,), N ≥ 20.
@@ -264,7 +284,8 @@ def mean_upper_limit(values: Vector, bound: float, failure: float) -> float:
         M·log(1/β)/N + √(2·variance·log(1/β)/N).
 
     References:
-        Waudby-Smith, Ramdas (2024), "Estimating means of bounded random variables by betting", section 4.
+        Waudby-Smith, Ramdas (2024), "Estimating means of bounded random variables by betting",
+        section 4.
 
     >>> values = np.random.default_rng(0).random(1000)
     >>> 0.5 < mean_upper_limit(values, 1.0, 1e-6) < 0.58
@@ -273,7 +294,9 @@ def mean_upper_limit(values: Vector, bound: float, failure: float) -> float:
     if values.size < 20:
         raise ValueError(f"values (draws) must be at least 20; got {values.size}.")
     if not 0 < failure < 1:
-        raise ValueError(f"beta (failure probability) must lie strictly between 0 and 1; got {failure!r}.")
+        raise ValueError(
+            f"beta (failure probability) must lie strictly between 0 and 1; got {failure!r}."
+        )
     if not (values.min() >= 0 and values.max() <= bound):
         raise ValueError(
             f"values (draws) must lie in [0, {bound!r}]; got {values.min()!r} to {values.max()!r}."
@@ -281,7 +304,8 @@ def mean_upper_limit(values: Vector, bound: float, failure: float) -> float:
     pilot = max(10, int(_PILOT * values.size))
     scaled = values / bound
     bet = _bet(scaled[:pilot], values.size - pilot, failure)
-    rest, target = scaled[pilot:], -math.log(failure)
+    rest = scaled[pilot:]
+    target = -math.log(failure)
 
     def log_wealth(mean: float) -> float:
         return float(np.log1p(bet * (mean - rest)).sum())
@@ -292,7 +316,9 @@ def mean_upper_limit(values: Vector, bound: float, failure: float) -> float:
 
 
 def _bet(pilot: Vector, count: int, failure: float) -> float:
-    """λ that would be best for normal draws with the pilot's moments, a little pessimistic; below 1."""
+    """λ that would be best for normal draws with the pilot's moments, a little pessimistic; below
+    1.
+    """
     spread = float(pilot.var()) + float(pilot.mean()) / pilot.size + 1.0 / pilot.size**2
     return min(math.sqrt(2.0 * -math.log(failure) / (count * spread)), 0.98)
 
@@ -300,11 +326,12 @@ def _bet(pilot: Vector, count: int, failure: float) -> float:
 def convex_add_limit(losses: Vector, epsilon: float, failure: float) -> float:
     """A number that is below E(1 − e^{ε+L})₊ with probability at most `failure`, for a convex L.
 
-    For a convex function L of standard normals, H(x) = Φ⁻¹(P(L ≤ x)) is concave (Ehrhard's inequality). So
-    the line through (x₁, h₁) and (x₂, h₂) with h₁ ≥ H(x₁), h₂ ≤ H(x₂) lies above H on x ≤ x₁, and
-    E(1 − e^{ε+L})₊ = ∫_{x ≤ −ε} e^{ε+x} P(L ≤ x) dx is at most its value for a normal L with a distribution
-    function that is this line's. x₁ and x₂ are quantiles of the first tenth of the draws, h₁ and h₂ come from
-    limits of Clopper and Pearson for the others, with half of the failure probability each.
+    For a convex function L of standard normals, H(x) = Φ⁻¹(P(L ≤ x)) is concave (Ehrhard's
+    inequality). So the line through (x₁, h₁) and (x₂, h₂) with h₁ ≥ H(x₁), h₂ ≤ H(x₂) lies above H
+    on x ≤ x₁, and E(1 − e^{ε+L})₊ = ∫_{x ≤ −ε} e^{ε+x} P(L ≤ x) dx is at most its value for a
+    normal L with a distribution function that is this line's. x₁ and x₂ are quantiles of the first
+    tenth of the draws, h₁ and h₂ come from limits of Clopper and Pearson for the others, with half
+    of the failure probability each.
 
     Args:
         losses: L at independent standard normals, shape (N,), N ≥ 200.
@@ -315,7 +342,8 @@ def convex_add_limit(losses: Vector, epsilon: float, failure: float) -> float:
         ValueError: fewer than 200 draws, or β outside (0, 1).
 
     References:
-        Ehrhard (1983), "Symétrisation dans l'espace de Gauss". Borell (2003), "The Ehrhard inequality".
+        Ehrhard (1983), "Symétrisation dans l'espace de Gauss". Borell (2003), "The Ehrhard
+        inequality".
 
     >>> losses = 0.1 * np.random.default_rng(0).standard_normal(20_000) - 0.005
     >>> 4.44e-5 < convex_add_limit(losses, 0.3, 1e-6) < 1e-4  # it is 4.435e-5
@@ -324,14 +352,17 @@ def convex_add_limit(losses: Vector, epsilon: float, failure: float) -> float:
     if losses.size < 200:
         raise ValueError(f"losses (draws) must be at least 200; got {losses.size}.")
     if not 0 < failure < 1:
-        raise ValueError(f"beta (failure probability) must lie strictly between 0 and 1; got {failure!r}.")
+        raise ValueError(
+            f"beta (failure probability) must lie strictly between 0 and 1; got {failure!r}."
+        )
     pilot, rest = np.split(losses, [max(100, int(_PILOT * losses.size))])
     candidates = [
         (max(float(np.quantile(pilot, low)), -epsilon), float(np.quantile(pilot, high)))
         for low in _LOW
         for high in _HIGH
     ]
-    # What the limits would be if the others were distributed as the pilot is; none of it is used below.
+    # What the limits would be if the others were distributed as the pilot is; none of it is used
+    # below.
     shares = [[float((pilot <= x).mean()) for x in pair] for pair in candidates]
     hoped = [
         _by_line(pair, (share[0] * rest.size, share[1] * rest.size), rest.size, epsilon, failure)
@@ -343,10 +374,15 @@ def convex_add_limit(losses: Vector, epsilon: float, failure: float) -> float:
 
 
 def _by_line(
-    points: tuple[float, float], counts: tuple[float, float], size: int, epsilon: float, failure: float
+    points: tuple[float, float],
+    counts: tuple[float, float],
+    size: int,
+    epsilon: float,
+    failure: float,
 ) -> float:
     """The bound from how many of the draws were at most x₁ and at most x₂."""
-    (low, high), (few, many) = points, counts
+    low, high = points
+    few, many = counts
     if not (low < high and few < size and many > 0):
         return 1.0
     above = float(ndtri(betaincinv(few + 1.0, size - few, 1.0 - failure / 2)))

@@ -27,7 +27,8 @@ _CLOSE = 0.02
 # A side whose noise by few draws is below this share of the other's is not the larger one.
 _NEAR = 0.9
 _ATTEMPTS = 6
-# With no bound below e^20 on what a draw can carry, estimates were seen to miss half of the noise and more.
+# With no bound below e^20 on what a draw can carry, estimates were seen to miss half of the noise
+# and more.
 _LARGEST_LOG_BOUND = 20.0
 
 
@@ -55,9 +56,11 @@ def amplified_noise(
     seed: int = 0,
     start: float | None = None,
 ) -> Calibrated:
-    """The noise s at which the estimate of δ(s, ε) is the target; a central estimate, not a guarantee.
+    """The noise s at which the estimate of δ(s, ε) is the target; a central estimate, not a
+    guarantee.
 
-    The same draws, as multiples of s, serve every s that is tried, so the estimate is a smooth function of s.
+    The same draws, as multiples of s, serve every s that is tried, so the estimate is a smooth
+    function of s.
 
     Args:
         pair: P and Q.
@@ -66,17 +69,19 @@ def amplified_noise(
         relative_error: standard error of δ relative to δ.
         max_samples: per side.
         seed: of the accountant's random numbers.
-        start: where to begin the search; by default the noise without amplification, which is an upper bound.
+        start: where to begin the search; by default the noise without amplification, which is an
+            upper bound.
 
     Raises:
-        ValueError: ε or δ is out of range, or draws may miss most of δ: ε is large, and the user hardly ever
-            joins.
+        ValueError: ε or δ is out of range, or draws may miss most of δ: ε is large, and the user
+            hardly ever joins.
     """
     noise, slope = _root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
     if pair.proposal(noise, epsilon, "remove").log_bound > _LARGEST_LOG_BOUND:
         raise ValueError(
-            f"ε (privacy loss) must be smaller for this accountant and sampling; got {epsilon!r}, where its "
-            f"draws may miss most of delta={delta!r}. Use cyclic-poisson or balls-in-bins, or no sampling."
+            f"ε (privacy loss) must be smaller for this accountant and sampling; got {epsilon!r},"
+            f" where its draws may miss most of delta={delta!r}. Use cyclic-poisson or"
+            " balls-in-bins, or no sampling."
         )
     final = estimate(pair, noise, epsilon, relative_error, max_samples, seed + 1)
     value = noise * math.exp((math.log(delta) - math.log(final.delta)) / slope)
@@ -84,11 +89,18 @@ def amplified_noise(
 
 
 def approximate_noise(
-    pair: MixturePair, epsilon: float, delta: float, draws: int, seed: int = 0, start: float | None = None
+    pair: MixturePair,
+    epsilon: float,
+    delta: float,
+    draws: int,
+    seed: int = 0,
+    start: float | None = None,
 ) -> float:
-    """The noise of `amplified_noise` from few draws, for searches: the same draws for similar pairs.
+    """The noise of `amplified_noise` from few draws, for searches: the same draws for similar
+    pairs.
 
-    The side that matters less is looked at with few draws, and with all of them where it comes near.
+    The side that matters less is looked at with few draws, and with all of them where it comes
+    near.
 
     Args:
         pair: P and Q.
@@ -111,8 +123,8 @@ def certified_noise(
 ) -> tuple[float, float]:
     """Noise s such that, except with probability β over the accountant's draws, δ(s, ε) ≤ δ − β.
 
-    A run that draws s this way and adds noise s is (ε, δ)-private, the accountant's randomness included. No
-    normal approximation is involved.
+    A run that draws s this way and adds noise s is (ε, δ)-private, the accountant's randomness
+    included. No normal approximation is involved.
 
     Args:
         pair: P and Q.
@@ -120,7 +132,8 @@ def certified_noise(
         delta: δ, β included.
         failure: β; δ/100 by default.
         samples: per side and attempt; more of them bring s closer to the exact one.
-        seed: of the accountant's random numbers. Anyone who chose the seed could choose a lucky one.
+        seed: of the accountant's random numbers. Anyone who chose the seed could choose a lucky
+            one.
 
     Returns:
         s and the upper confidence limit of δ(s, ε) that it passed with.
@@ -137,20 +150,23 @@ def certified_noise(
     target = delta - failure
     rough = amplified_noise(pair, epsilon, target, 0.02, 2**17, seed)
     slope = rough.estimate.relative_error * rough.value / rough.standard_error
-    noise, ceiling = rough.value, pair.largest_norm * gaussian_sigma(epsilon, target)
+    noise = rough.value
+    ceiling = pair.largest_norm * gaussian_sigma(epsilon, target)
     for attempt in range(_ATTEMPTS):
         fresh = seed + 1000 * (attempt + 1)
         limit = upper_limit(pair, noise, epsilon, failure / _ATTEMPTS, samples, fresh)
         if limit <= target:
             return noise, limit
-        # The limit exceeds the estimate by what the samples cannot resolve, which falls more slowly.
+        # The limit exceeds the estimate by what the samples cannot resolve, which falls more
+        # slowly.
         aim = 1.1 * 1.5**attempt
         noise *= math.exp((aim * math.log(limit / target) + 0.02) / slope)
         if noise >= ceiling:
             # No better than the noise without amplification, which needs no draws.
             return ceiling, target
     raise RuntimeError(
-        f"delta (failure probability) {target!r} could not be reached with these samples; ask for more."
+        f"delta (failure probability) {target!r} could not be reached with these samples; ask for"
+        " more."
     )
 
 
@@ -192,17 +208,23 @@ def _step(
     frozen = [proposal.draw(rng, size) for size in batches(pair, count)]
 
     def gap(log_noise: float) -> float:
-        values = [contributions(pair, draws, math.exp(log_noise), epsilon, side) for draws in frozen]
+        values = [
+            contributions(pair, draws, math.exp(log_noise), epsilon, side) for draws in frozen
+        ]
         return math.log(max(float(np.concatenate(values).mean()), 1e-300)) - math.log(delta)
 
-    low, high = math.log(noise) - _TRUST, math.log(noise) + _TRUST
+    low = math.log(noise) - _TRUST
+    high = math.log(noise) + _TRUST
     root, slope = _secant(gap, math.log(noise), low, high)
     return math.exp(root), slope
 
 
-def _secant(gap: Callable[[float], float], start: float, low: float, high: float) -> tuple[float, float]:
+def _secant(
+    gap: Callable[[float], float], start: float, low: float, high: float
+) -> tuple[float, float]:
     """A root of a decreasing function near start, clipped to [low, high], and the slope."""
-    x, y = start, gap(start)
+    x = start
+    y = gap(start)
     step = min(max(0.02 * y, low - x), high - x) or 0.01
     slope = -1.0
     for _ in range(6):
@@ -211,7 +233,8 @@ def _secant(gap: Callable[[float], float], start: float, low: float, high: float
         if new == x:
             break
         slope = min((value - y) / (new - x), -1e-3)
-        x, y = new, value
+        x = new
+        y = value
         if abs(y) < 1e-3 or (x == low and y < 0) or (x == high and y > 0):
             break
         step = -y / slope

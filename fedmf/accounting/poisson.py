@@ -1,8 +1,8 @@
 """Poisson sampling of independent noise, and cyclic Poisson sampling of banded correlated noise.
 
-One participation is the Gaussian mechanism with a sampled user; dp_accounting's privacy loss distributions
-compose them. Rounded pessimistically, so δ and ε are upper bounds, and both sides of the adjacency are
-covered.
+One participation is the Gaussian mechanism with a sampled user; dp_accounting's privacy loss
+distributions compose them. Rounded pessimistically, so δ and ε are upper bounds, and both sides of
+the adjacency are covered.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def poisson_delta(noise_multiplier: float, probability: float, steps: int, epsil
         ValueError: a value is out of range.
 
     References:
-        Koskela, Jälkö, Honkela (2020); Doroshenko, Ghazi, Kamath, Kumar, Manurangsi (2022), "Connect the
-        Dots".
+        Koskela, Jälkö, Honkela (2020); Doroshenko, Ghazi, Kamath, Kumar, Manurangsi (2022),
+        "Connect the Dots".
 
     >>> round(poisson_delta(1.0, 0.01, 100, 1.0), 9)
     6.67e-07
@@ -57,7 +57,8 @@ def poisson_noise_multiplier(epsilon: float, delta: float, probability: float, s
         composed = _composed(noise_multiplier, probability, steps, coarser)
         return math.log(max(float(composed.get_delta_for_epsilon(epsilon)), 1e-300) / delta)
 
-    # Without sampling T steps are one Gaussian release of sensitivity √T: never less noise than that.
+    # Without sampling T steps are one Gaussian release of sensitivity √T: never less noise than
+    # that.
     high = gaussian_sigma(epsilon, delta) * math.sqrt(steps) * (1.0 + _TOLERANCE)
     if probability == 1.0:
         return high
@@ -80,7 +81,9 @@ def _composed(noise_multiplier: float, probability: float, steps: int, coarser: 
 
 def _check(noise_multiplier: float, probability: float, steps: int) -> None:
     if not 0 < noise_multiplier < math.inf:
-        raise ValueError(f"sigma (noise_multiplier) must be positive and finite; got {noise_multiplier!r}.")
+        raise ValueError(
+            f"sigma (noise_multiplier) must be positive and finite; got {noise_multiplier!r}."
+        )
     if not 0 < probability <= 1:
         raise ValueError(f"q (sampling probability) must be in (0, 1]; got {probability!r}.")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:

@@ -1,8 +1,10 @@
-"""What a run releases, as far as its privacy is concerned: sums of clipped updates, or a pair of streams.
+"""What a run releases, as far as its privacy is concerned: sums of clipped updates, or a pair of
+streams.
 
-Every question that accounting asks about sensitivity goes through one of these values. Sensitivities are
-given per unit clip norm and per unit of `adjacency_factor`, so that for either kind of run the z that enter
-the sum of clipped updates have standard deviation ζ·σ·sensitivity·(adjacency factor).
+Every question that accounting asks about sensitivity goes through one of these values.
+Sensitivities are given per unit clip norm and per unit of `adjacency_factor`, so that for either
+kind of run the z that enter the sum of clipped updates have standard deviation
+ζ·σ·sensitivity·(adjacency factor).
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.matrices.factorization import Factorization, factorization_from_dict
-from fedmf.matrices.joint_sensitivity import UserRange, equal_length_joint_sensitivities, joint_sensitivity
+from fedmf.matrices.joint_sensitivity import (
+    UserRange,
+    equal_length_joint_sensitivities,
+    joint_sensitivity,
+)
 from fedmf.matrices.recorded_patterns import equal_length_sensitivities
 from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.participation import Adjacency, Participation
@@ -98,8 +104,8 @@ class SecondStream:
     """The second stream of a pair: features of the clipped updates, sums of squares over blocks.
 
     Args:
-        form: "per-user", Σ_u features(x_u); "squared-mean", features of the mean of the x_u, projected onto
-            the ball of radius ζ.
+        form: "per-user", Σ_u features(x_u); "squared-mean", features of the mean of the x_u,
+            projected onto the ball of radius ζ.
         moment: which features, for people: "diagonal", "block energies".
         features: m ≥ 1, how many numbers they are.
         dimension: d ≥ m, the length of an update.
@@ -124,13 +130,17 @@ class SecondStream:
     def __post_init__(self) -> None:
         if self.form not in ("per-user", "squared-mean"):
             raise ValueError(
-                f"form (of the second moment) must be 'per-user' or 'squared-mean'; got {self.form!r}."
+                "form (of the second moment) must be 'per-user' or 'squared-mean'; got"
+                f" {self.form!r}."
             )
         if not 1 <= self.features <= self.dimension:
-            raise ValueError(f"m (features) must lie in 1..d={self.dimension}; got {self.features}.")
+            raise ValueError(
+                f"m (features) must lie in 1..d={self.dimension}; got {self.features}."
+            )
         if not 0 < self.weight < math.inf:
             raise ValueError(
-                f"lambda (weight of the second moment) must be positive and finite; got {self.weight}."
+                "lambda (weight of the second moment) must be positive and finite; got"
+                f" {self.weight}."
             )
 
     def noise_std(self, first: float) -> float:
@@ -139,7 +149,10 @@ class SecondStream:
 
     def facts(self, noise_std: float) -> dict[str, Any]:
         """What a statement says of it, with τ₂."""
-        named = {name: getattr(self, name) for name in ("form", "moment", "features", "weight", "mechanism")}
+        named = {
+            name: getattr(self, name)
+            for name in ("form", "moment", "features", "weight", "mechanism")
+        }
         return {**named, "params": dict(self.params), "noise_std": noise_std}
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,12 +163,15 @@ class SecondStream:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_dict` wrote."""
-        return cls(**{**values, "factorization": factorization_from_dict(dict(values["factorization"]))})
+        return cls(
+            **{**values, "factorization": factorization_from_dict(dict(values["factorization"]))}
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class PairRelease(RunRelease):
-    """Two streams under one guarantee: clipped updates and their second moment, docs/theory/moments.md.
+    """Two streams under one guarantee: clipped updates and their second moment,
+    docs/theory/moments.md.
 
     Args:
         factorization: C₁.
@@ -185,7 +201,8 @@ class PairRelease(RunRelease):
         C_2 = self.second.factorization
         if C_2.rounds != self.factorization.rounds:
             raise ValueError(
-                f"n (rounds) must be the same for C_1 and C_2; got {self.factorization.rounds}, {C_2.rounds}."
+                f"n (rounds) must be the same for C_1 and C_2; got {self.factorization.rounds},"
+                f" {C_2.rounds}."
             )
 
     @property
@@ -195,12 +212,18 @@ class PairRelease(RunRelease):
 
     def check_secret_cohorts(self) -> None:
         """See `RunRelease.check_secret_cohorts`."""
-        raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
+        raise ValueError(
+            "amplification must be None with a second stream: no theorem covers the pair."
+        )
 
     def leading(self, rounds: int) -> Self:
         """See `RunRelease.leading`."""
-        second = dataclasses.replace(self.second, factorization=self.second.factorization.leading(rounds))
-        return dataclasses.replace(self, factorization=self.factorization.leading(rounds), second=second)
+        second = dataclasses.replace(
+            self.second, factorization=self.second.factorization.leading(rounds)
+        )
+        return dataclasses.replace(
+            self, factorization=self.factorization.leading(rounds), second=second
+        )
 
     def stated(self, participation: Participation) -> Sensitivity:
         """See `RunRelease.stated`."""
@@ -209,7 +232,10 @@ class PairRelease(RunRelease):
         slack = self._rounding
         if not slack:
             return Sensitivity(sensitivity.value / self._factor, sensitivity.kind, sensitivity.case)
-        value = sensitivity.value / self._factor + slack * stated_sensitivity(second, participation).value
+        value = (
+            sensitivity.value / self._factor
+            + slack * stated_sensitivity(second, participation).value
+        )
         return Sensitivity(value, "upper_bound", f"{sensitivity.case}; rounding of features added")
 
     def of_equal_length(
@@ -237,20 +263,24 @@ class PairRelease(RunRelease):
     @property
     def _factor(self) -> float:
         """What turns the sensitivity of `_reach` into one per unit of the adjacency factor."""
-        return 1.0 if self.second.form == "squared-mean" else float(adjacency_factor(self.adjacency))
+        return (
+            1.0 if self.second.form == "squared-mean" else float(adjacency_factor(self.adjacency))
+        )
 
     @property
     def _rounding(self) -> float:
         """√λ times how far rounding moves one row of features, in the units of the sensitivity.
 
-        Features are rounded towards zero to multiples of ζ²·2⁻ᶠ, which under zero-out shortens one user's
-        vector, and under replace-one may lengthen a difference of two by √m units. The square of the mean is
-        taken of its coordinates on the grid of ζ·2⁻ᴮ, clipped in float64.
+        Features are rounded towards zero to multiples of ζ²·2⁻ᶠ, which under zero-out shortens one
+        user's vector, and under replace-one may lengthen a difference of two by √m units. The
+        square of the mean is taken of its coordinates on the grid of ζ·2⁻ᴮ, clipped in float64.
         """
         second = self.second
-        unit, feature_unit = 2.0 ** -self.bits[0], 2.0 ** -self.bits[1]
+        unit = 2.0 ** -self.bits[0]
+        feature_unit = 2.0 ** -self.bits[1]
         units = math.sqrt(second.features) * feature_unit
-        root, factor = math.sqrt(second.weight) * self.clip_norm, adjacency_factor(self.adjacency)
+        root = math.sqrt(second.weight) * self.clip_norm
+        factor = adjacency_factor(self.adjacency)
         if second.form == "squared-mean":
             d = second.dimension
             point = math.sqrt(d) * unit + (d + 64) * 2.0**-50

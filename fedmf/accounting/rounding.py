@@ -11,7 +11,8 @@ from functools import cache
 
 
 def at_least(value: float, digits: int = 6) -> str:
-    """The number rounded up: for ε, δ, μ, ρ and sensitivities, and for noise that somebody still has to add.
+    """The number rounded up: for ε, δ, μ, ρ and sensitivities, and for noise that somebody still
+    has to add.
 
     The shortest decimal of the double is rounded, so that 1e-05 stays as it was typed.
 
@@ -54,10 +55,11 @@ def double_at_least(exact: Fraction) -> float:
 
 
 def least_accepted(accept: Callable[[float], bool]) -> float:
-    """The smallest positive double that `accept` (false below, true above) takes; infinity if it takes none.
+    """The smallest positive double that `accept` (false below, true above) takes; infinity if it
+    takes none.
 
-    Bisection of exponents from 1 with doubling steps, and then of doubles: any returned value was accepted,
-    so that the error of a search is on the safe side.
+    Bisection of exponents from 1 with doubling steps, and then of doubles: any returned value was
+    accepted, so that the error of a search is on the safe side.
 
     >>> root = least_accepted(lambda x: x * x >= 2)
     >>> root**2 >= 2 > math.nextafter(root, 0) ** 2
@@ -65,27 +67,38 @@ def least_accepted(accept: Callable[[float], bool]) -> float:
     """
     step = 1.0
     if accept(1.0):
-        low, high = 0.5, 1.0
+        low = 0.5
+        high = 1.0
         while low > 0 and accept(low):
             low, high, step = low * 2.0**-step, low, 2 * step
     else:
-        low, high = 1.0, 2.0
+        low = 1.0
+        high = 2.0
         while not accept(high):
             if high == sys.float_info.max:
                 return math.inf
-            low, high, step = high, min(high * 2.0**step, sys.float_info.max), min(2 * step, 512)
+            low = high
+            high = min(high * 2.0**step, sys.float_info.max)
+            step = min(2 * step, 512)
     while True:
-        middle = math.sqrt(low) * math.sqrt(high) if low > 0 and high > 2 * low else low + (high - low) / 2
+        middle = (
+            math.sqrt(low) * math.sqrt(high)
+            if low > 0 and high > 2 * low
+            else low + (high - low) / 2
+        )
         if not low < middle < high:
             return high
         low, high = (low, middle) if accept(middle) else (middle, high)
 
 
-def least_near(excess: Callable[[float], float], high: float, step: float, precision: float) -> float:
-    """A positive x with excess(x) ≤ 0, within a relative precision of the root of a decreasing function.
+def least_near(
+    excess: Callable[[float], float], high: float, step: float, precision: float
+) -> float:
+    """A positive x with excess(x) ≤ 0, within a relative precision of the root of a decreasing
+    function.
 
-    Brent's method on log x, and then steps outwards until the value is accepted: for functions that take
-    long, where the last digits of x do not matter.
+    Brent's method on log x, and then steps outwards until the value is accepted: for functions that
+    take long, where the last digits of x do not matter.
 
     Args:
         excess: decreasing, finite.
@@ -101,7 +114,9 @@ def least_near(excess: Callable[[float], float], high: float, step: float, preci
     low = high / (1.0 + step)
     while excess(low) <= 0:
         low, high, step = low / (1.0 + 2 * step), low, 2 * step
-    root = brentq(lambda x: excess(high * math.exp(x)), math.log(low / high), 0.0, xtol=precision / 4)
+    root = brentq(
+        lambda x: excess(high * math.exp(x)), math.log(low / high), 0.0, xtol=precision / 4
+    )
     found = high * math.exp(float(root))  # type: ignore[arg-type]
     while excess(found) > 0:
         found *= 1.0 + precision / 2
@@ -113,4 +128,6 @@ def _text(value: float, digits: int, rounding: str) -> str:
         return "infinite" if value > 0 else str(float(value))
     rounded = Context(prec=digits, rounding=rounding).create_decimal(Decimal(repr(float(value))))
     text = f"{float(rounded):.{digits}g}"
-    return text if Decimal(text) == rounded else str(rounded)  # so many digits survive all but tiny doubles
+    return (
+        text if Decimal(text) == rounded else str(rounded)
+    )  # so many digits survive all but tiny doubles

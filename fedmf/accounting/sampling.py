@@ -1,4 +1,6 @@
-"""How cohorts are drawn, and the noise that secret cohorts need: for designs, and certified for runs."""
+"""How cohorts are drawn, and the noise that secret cohorts need: for designs, and certified for
+runs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ _CLOSE: Final = 1e-6
 _CHECK_SAMPLES: Final = 2**13
 _CHECK_ERRORS: Final = 6.0
 # An estimate below this share of δ may be one that misses where the loss is large.
-_CHECK_SHARE, _CHECK_STEP = 0.25, 1.25
+_CHECK_SHARE = 0.25
+_CHECK_STEP = 1.25
 #: e^ε enters the accountants' sums.
 _LARGEST_EPSILON: Final = 100.0
 
@@ -52,15 +55,16 @@ def check_sampling(sampling: str) -> None:
     """
     if sampling not in get_args(Sampling):
         raise ValueError(
-            f"sampling (assumption) must be one of {', '.join(get_args(Sampling))}; got {sampling!r}."
+            f"sampling (assumption) must be one of {', '.join(get_args(Sampling))}; got"
+            f" {sampling!r}."
         )
 
 
 def zero_out_budget(adjacency: str, epsilon: float, delta: float) -> tuple[float, float]:
     """(ε', δ') under zero-out that gives (ε, δ) under this adjacency.
 
-    A user who is replaced is taken away and another one added: P ≤ e^{ε/2} Q + δ' and Q ≤ e^{ε/2} P' + δ'
-    give P ≤ e^ε P' + (1 + e^{ε/2}) δ'. Hence (ε/2, δ/(1 + e^{ε/2})) for replace-one.
+    A user who is replaced is taken away and another one added: P ≤ e^{ε/2} Q + δ' and Q ≤ e^{ε/2}
+    P' + δ' give P ≤ e^ε P' + (1 + e^{ε/2}) δ'. Hence (ε/2, δ/(1 + e^{ε/2})) for replace-one.
 
     Raises:
         ValueError: an unknown adjacency, or ε > 100.
@@ -70,8 +74,8 @@ def zero_out_budget(adjacency: str, epsilon: float, delta: float) -> tuple[float
     """
     if epsilon > _LARGEST_EPSILON:
         raise ValueError(
-            f"ε (privacy loss) must be at most {_LARGEST_EPSILON:g} with sampled cohorts; got {epsilon!r}. "
-            "Do without amplification."
+            f"ε (privacy loss) must be at most {_LARGEST_EPSILON:g} with sampled cohorts; got"
+            f" {epsilon!r}. Do without amplification."
         )
     if adjacency_factor(adjacency) == 1:
         return epsilon, delta
@@ -93,16 +97,21 @@ class CohortLaw:
     probability: float
 
     @classmethod
-    def of_design(cls, sampling: str, factorization: Factorization, participation: Participation) -> Self:
+    def of_design(
+        cls, sampling: str, factorization: Factorization, participation: Participation
+    ) -> Self:
         """The law by which users join k rounds on average, each as often as the p bands allow.
 
-        Balls-in-Bins has b bins. Otherwise turns are p rounds apart: q = p·k/n for cyclic Poisson sampling,
-        q = 1/(n/k − p + 1) for b-min-sep.
+        Balls-in-Bins has b bins. Otherwise turns are p rounds apart: q = p·k/n for cyclic Poisson
+        sampling, q = 1/(n/k − p + 1) for b-min-sep.
 
         Raises:
-            ValueError: p·k > n, so that users would have to take part more often than their turns come.
+            ValueError: p·k > n, so that users would have to take part more often than their turns
+                come.
         """
-        n, k, p = participation.rounds, participation.max_participations, factorization.bands
+        n = participation.rounds
+        k = participation.max_participations
+        p = factorization.bands
         if sampling == "balls-in-bins":
             return cls(sampling, participation, 1.0 / participation.min_separation)
         if p * k > n:
@@ -121,11 +130,13 @@ class CohortLaw:
         Raises:
             ValueError: p > b.
         """
-        n, b, p = self.participation.rounds, self.participation.min_separation, factorization.bands
+        n = self.participation.rounds
+        b = self.participation.min_separation
+        p = factorization.bands
         if p > b:
             raise ValueError(
-                f"p (bands) must be at most b={b} (min_separation) for cyclic Poisson sampling; got {p}. "
-                "Its accountant covers banded strategies only."
+                f"p (bands) must be at most b={b} (min_separation) for cyclic Poisson sampling; got"
+                f" {p}. Its accountant covers banded strategies only."
             )
         return math.sqrt(float(np.max(factorization.gram_diagonal(0)))), -(-n // b)
 
@@ -137,7 +148,9 @@ class CohortLaw:
         """
         if self.accountant == "balls-in-bins":
             return BallsInBinsPair.of(factorization, self.participation)
-        return MinSeparatedPair.of(factorization, self.participation.min_separation, self.probability)
+        return MinSeparatedPair.of(
+            factorization, self.participation.min_separation, self.probability
+        )
 
 
 @dataclass(frozen=True)
@@ -147,8 +160,8 @@ class AmplifiedNoise:
     Args:
         noise_std: standard deviation of each entry of z per unit clip norm.
         standard_error: of noise_std; 0 where the accountant is not a Monte Carlo one.
-        sensitivity: the most that one user moves C·G by, per unit clip norm: in one participation for cyclic
-            Poisson (the largest column norm), in all of them otherwise.
+        sensitivity: the most that one user moves C·G by, per unit clip norm: in one participation
+            for cyclic Poisson (the largest column norm), in all of them otherwise.
     """
 
     noise_std: float
@@ -170,7 +183,8 @@ def amplified_noise_of(
     relative_error: float = 0.02,
     max_samples: int = 2**18,
 ) -> AmplifiedNoise:
-    """The noise that gives (ε, δ) under zero-out adjacency when users come to rounds by this sampling.
+    """The noise that gives (ε, δ) under zero-out adjacency when users come to rounds by this
+    sampling.
 
     Args:
         sampling: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
@@ -222,7 +236,9 @@ def approximate_noise_of(
     pair = CohortLaw.of_design(sampling, factorization, participation).pair(factorization)
     norm = pair.largest_norm
     start = None if similar is None else similar.noise_multiplier * norm
-    return AmplifiedNoise(approximate_noise(pair, epsilon, delta, _SEARCH_DRAWS, start=start), 0.0, norm)
+    return AmplifiedNoise(
+        approximate_noise(pair, epsilon, delta, _SEARCH_DRAWS, start=start), 0.0, norm
+    )
 
 
 @dataclass(frozen=True)
@@ -288,25 +304,29 @@ def amplified_run(
     Args:
         law: of the cohorts.
         factorization: C.
-        sensitivity: of C under the law's (n, k, b), per unit clip norm: for the noise without amplification.
+        sensitivity: of C under the law's (n, k, b), per unit clip norm: for the noise without
+            amplification.
         adjacency: "zero-out" or "replace-one", where the accountant is asked for half of ε.
         epsilon: ε > 0.
         delta: δ in (0, 1).
         seed: of the accountant's random numbers, chosen before anything is known about them.
 
     Returns:
-        Standard deviation of z per unit clip norm, never more than without amplification, and its record.
+        Standard deviation of z per unit clip norm, never more than without amplification, and its
+        record.
 
     Raises:
         ValueError: the accountant does not cover the mechanism.
 
     Guarantees:
-        (ε, δ) under the adjacency for an observer of the releases, over the draws of cohorts, noise and
-        accountant; no normal approximation is involved.
+        (ε, δ) under the adjacency for an observer of the releases, over the draws of cohorts, noise
+        and accountant; no normal approximation is involved.
     """
-    name, q = law.accountant, law.probability
+    name = law.accountant
+    q = law.probability
     plain = adjacency_factor(adjacency) * sensitivity * certified_sigma(epsilon, delta)
-    whole, (epsilon, delta) = delta, zero_out_budget(adjacency, epsilon, delta)
+    whole = delta
+    epsilon, delta = zero_out_budget(adjacency, epsilon, delta)
     if name == "cyclic-poisson":
         longest, steps = law.steps(factorization)
         noise = longest * poisson_noise_multiplier(epsilon, delta, q, steps)
@@ -314,12 +334,17 @@ def amplified_run(
             reached = poisson_delta(noise / longest, q, steps, epsilon)
             return noise, RunAmplification(name, q, "numerical bound", 0.0, reached, None)
         return plain, RunAmplification(name, q, "none needed", 0.0, whole, None)
-    pair, failure = law.pair(factorization), _FAILURE * delta
+    pair = law.pair(factorization)
+    failure = _FAILURE * delta
     samples = min(_SAMPLES, max(2**13, _MOST_DRAWN // pair.size))
     try:
         noise, limit = certified_noise(pair, epsilon, delta, failure, samples, seed)
-    except (RuntimeError, ValueError):  # no limit by draws: a theorem's noise, or that without amplification
-        noise, limit = math.inf, 1.0
+    except (
+        RuntimeError,
+        ValueError,
+    ):  # no limit by draws: a theorem's noise, or that without amplification
+        noise = math.inf
+        limit = 1.0
     if name == "balls-in-bins":
         overlaps = BinOverlaps.of(factorization, law.participation)
         proved = deterministic_noise(overlaps, epsilon, delta, min(_PRICE * noise, plain))
@@ -341,20 +366,24 @@ def check_run(
 ) -> None:
     """Recompute δ(noise, ε) and refuse a run that was calibrated for other cohorts, C or noise.
 
-    Cyclic Poisson and theorems are computed again. Where the limit came from draws there is a new, coarser
-    estimate on draws of its own, which may exceed δ by six standard errors; more noise only lowers δ, so
-    where the estimate says little those at larger noise count as well.
+    Cyclic Poisson and theorems are computed again. Where the limit came from draws there is a new,
+    coarser estimate on draws of its own, which may exceed δ by six standard errors; more noise only
+    lowers δ, so where the estimate says little those at larger noise count as well.
 
     Raises:
         ValueError: δ(noise, ε) exceeds δ, or the claim says what no such calibration records.
     """
     if claim.method != "none needed" and claim.method not in _METHODS[law.accountant]:
         known = ", ".join((*_METHODS[law.accountant], "none needed"))
-        raise ValueError(f"method (of {law.accountant}) must be one of {known}; got {claim.method!r}.")
-    whole, (epsilon, delta) = delta, zero_out_budget(adjacency, epsilon, delta)
+        raise ValueError(
+            f"method (of {law.accountant}) must be one of {known}; got {claim.method!r}."
+        )
+    whole = delta
+    epsilon, delta = zero_out_budget(adjacency, epsilon, delta)
     drawn = claim.method == "certified"
     failure = _FAILURE * delta if drawn else 0.0
-    least, most = 0.0, (whole if claim.method == "none needed" else delta) - failure
+    least = 0.0
+    most = (whole if claim.method == "none needed" else delta) - failure
     if claim.method == "numerical bound":
         longest, steps = law.steps(factorization)
         least = poisson_delta(noise / longest, law.probability, steps, epsilon) * (1.0 - _CLOSE)
@@ -366,25 +395,34 @@ def check_run(
         least = _surely_exceeded(law.pair(factorization), noise, epsilon, delta)
     if not least <= delta:
         raise ValueError(
-            f"noise (per unit clip norm) must give delta={delta!r} at epsilon={epsilon!r} with accountant "
-            f"{law.accountant!r}; got {noise!r}, which gives {at_least(least)} or more."
+            f"noise (per unit clip norm) must give delta={delta!r} at epsilon={epsilon!r} with"
+            f" accountant {law.accountant!r}; got {noise!r}, which gives {at_least(least)} or more."
         )
-    agrees = math.isclose(claim.failure, failure, rel_tol=_CLOSE) and (claim.seed is not None) == drawn
-    if not (agrees and min(least, most) * (1.0 - _CLOSE) <= claim.delta_limit <= most * (1.0 + _CLOSE)):
+    agrees = (
+        math.isclose(claim.failure, failure, rel_tol=_CLOSE) and (claim.seed is not None) == drawn
+    )
+    if not (
+        agrees and min(least, most) * (1.0 - _CLOSE) <= claim.delta_limit <= most * (1.0 + _CLOSE)
+    ):
         raise ValueError(
-            f"failure, delta_limit and seed (of method {claim.method!r}) must be {failure!r}, at most "
-            f"{most!r} and {'a number' if drawn else 'None'}; got {claim.failure!r}, {claim.delta_limit!r}, "
-            f"{claim.seed!r}."
+            f"failure, delta_limit and seed (of method {claim.method!r}) must be {failure!r}, at"
+            f" most {most!r} and {'a number' if drawn else 'None'}; got {claim.failure!r},"
+            f" {claim.delta_limit!r}, {claim.seed!r}."
         )
 
 
 def _surely_exceeded(pair: MixturePair, noise: float, epsilon: float, delta: float) -> float:
-    """A δ that δ(noise, ε) exceeds but for six standard errors; above the target wherever one is found."""
-    least, plain = 0.0, pair.largest_norm * gaussian_sigma(epsilon, delta)
+    """A δ that δ(noise, ε) exceeds but for six standard errors; above the target wherever one is
+    found.
+    """
+    least = 0.0
+    plain = pair.largest_norm * gaussian_sigma(epsilon, delta)
     while True:
         again = estimate(pair, noise, epsilon, 0.03, _CHECK_SAMPLES, seed=1)
         least = max(least, again.delta - _CHECK_ERRORS * again.standard_error)
-        sharp = again.delta >= _CHECK_SHARE * delta and _CHECK_ERRORS * again.standard_error <= delta
+        sharp = (
+            again.delta >= _CHECK_SHARE * delta and _CHECK_ERRORS * again.standard_error <= delta
+        )
         noise *= _CHECK_STEP
         if least > delta or sharp or noise >= plain:
             return least

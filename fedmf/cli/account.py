@@ -22,22 +22,29 @@ if TYPE_CHECKING:
 
 def account(
     run_dirs: list[Path] = argument(
-        ..., "RUN_DIR...", "Run directory, or state directory of a stream; several are joined by user id."
+        ...,
+        "RUN_DIR...",
+        "Run directory, or state directory of a stream; several are joined by user id.",
     ),
     as_json: bool = flag("--json", "Print the operator's privacy statement as JSON."),
     full: bool = FULL,
     public: Path | None = option(
-        None, "FILE", "Also write the public part of the statement to a new file: .txt as text, else JSON."
+        None,
+        "FILE",
+        "Also write the public part of the statement to a new file: .txt as text, else JSON.",
     ),
-    delta: float | None = option(None, "D", "With several directories: delta of their composition."),
+    delta: float | None = option(
+        None, "D", "With several directories: delta of their composition."
+    ),
 ) -> None:
     """Print the guaranteed and the spent privacy of a run or stream.
 
-    Reads the ledger, checks every row against the (n, k, b) bound, and computes each user's exact ε from the
-    rounds in which that user took part. The first block may be published; the second is only for the
-    operator, because it depends on participation.
+    Reads the ledger, checks every row against the (n, k, b) bound, and computes each user's exact ε
+    from the rounds in which that user took part. The first block may be published; the second is
+    only for the operator, because it depends on participation.
 
-    Several directories, each with its own noise key, are composed: the μ² of a user in all of them add up.
+    Several directories, each with its own noise key, are composed: the μ² of a user in all of them
+    add up.
 
     Example: fedmf account runs/a --public statement-public.json
     """
@@ -46,7 +53,10 @@ def account(
         from fedmf.statements.composition import compose
 
         statement = compose([*map(_costs_of, run_dirs)], delta)
-        several = f"{statement['users_in_several']:,} by id; the same people under other ids are not found"
+        several = (
+            f"{statement['users_in_several']:,} by id; the same people under other ids are not"
+            " found"
+        )
         operator = {"took part": f"{statement['users_participated']:,}", "in several": several}
     elif delta is not None:
         raise ConfigError("--delta takes several directories; got one.")
@@ -72,7 +82,8 @@ def account(
         from fedmf.accounting.rounding import at_least
 
         spent = {
-            f"{who} {statement['unit']}": quantiles[at] for who, at in (("worst", "1"), ("median", "0.5"))
+            f"{who} {statement['unit']}": quantiles[at]
+            for who, at in (("worst", "1"), ("median", "0.5"))
         }
         operator = {name: f"spent ε {at_least(value)}" for name, value in spent.items()} | operator
     typer.echo("\nOperator only, do not publish:")
@@ -86,7 +97,10 @@ def _of_one(directory: Path) -> tuple[PrivacyStatement, dict[str, str]]:
         from fedmf.streaming import StreamState, account_stream
 
         with StreamState.open(directory) as state:
-            counts = {name.replace("_", " "): str(count) for name, count in state.position.counts().items()}
+            counts = {
+                name.replace("_", " "): str(count)
+                for name, count in state.position.counts().items()
+            }
         return account_stream(directory), counts
     from fedmf.runs.directory import opened_record
     from fedmf.runs.statement import run_statement
@@ -96,14 +110,16 @@ def _of_one(directory: Path) -> tuple[PrivacyStatement, dict[str, str]]:
 
 
 def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str]:
-    """The newest model that was evaluated, contributions that arrived, how many count as zeros, and why.
+    """The newest model that was evaluated, contributions that arrived, how many count as zeros, and
+    why.
 
     Raises:
         ConfigError: the file of failures cannot be read.
     """
     from fedmf.runs.directory import FAILURES
 
-    file, metrics = directory / FAILURES, ledger.metrics()
+    file = directory / FAILURES
+    metrics = ledger.metrics()
     try:
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
         failures = [json.loads(line) for line in lines if line.endswith("\n")]
@@ -114,8 +130,10 @@ def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str
         for name, value in metrics.get(max(metrics, default=0), {}).items()
         if value is not None and name != "epsilon"
     )
-    rounds, size = ledger.released, header.plan.users_per_round
-    arrived, zero = ledger.histories.participations, sum(1 for one in failures if one.get("user"))
+    rounds = ledger.released
+    size = header.plan.users_per_round
+    arrived = ledger.histories.participations
+    zero = sum(1 for one in failures if one.get("user"))
     stages = Counter(str(one.get("stage")) for one in failures)
     first = {str(one.get("stage")): str(one.get("reason"))[:100] for one in reversed(failures)}
     each = f", {arrived / rounds:.1f} per round of {size} planned" if rounds else ""
@@ -124,7 +142,10 @@ def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str
         "rounds": f"{rounds} released",
         "contributions": f"{arrived} arrived{each}",
         **({"of them zero": f"{zero} after a failure"} if zero else {}),
-        **{f"  {stage}": f"{count}; the first: {first[stage]}" for stage, count in stages.most_common()},
+        **{
+            f"  {stage}": f"{count}; the first: {first[stage]}"
+            for stage, count in stages.most_common()
+        },
     }
 
 
@@ -165,5 +186,6 @@ def export(
     write_tensors(output, model.tensors, {"software": model.software, "rounds": str(model.rounds)})
     entries = sum(tensor.numel() for tensor in model.tensors.values())
     typer.echo(
-        f"{output}: {entries:,} parameters in {len(model.tensors)} tensors after {model.rounds} rounds."
+        f"{output}: {entries:,} parameters in {len(model.tensors)} tensors after {model.rounds}"
+        " rounds."
     )

@@ -1,5 +1,6 @@
-"""Commands and exit codes: 0 done, 1 a run that had to stop, 2 bad input, 130 or 143 a signal; errors are one
-line."""
+"""Commands and exit codes: 0 done, 1 a run that had to stop, 2 bad input, 130 or 143 a signal;
+errors are one line.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +34,11 @@ _CLICK: Final[Any] = sys.modules[typer.BadParameter.__module__]
 application = typer.Typer(
     name="fedmf",
     help="User-level differentially private federated learning with correlated noise.",
-    epilog="First run: fedmf simulate configs/digits.toml\n\n"
-    "Your own table, text or Flower app: fedmf init --list\n\n"
-    "Your own model, an app, a stream: examples in README.md and docs/tutorials.",
+    epilog=(
+        "First run: fedmf simulate configs/digits.toml\n\n"
+        "Your own table, text or Flower app: fedmf init --list\n\n"
+        "Your own model, an app, a stream: examples in README.md and docs/tutorials."
+    ),
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},
     suggest_commands=False,  # click does
@@ -51,7 +54,9 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
 }
 for _group, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():
-        _said = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(_command) or "")  # a line for each paragraph
+        _said = re.sub(
+            r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(_command) or ""
+        )  # a line for each paragraph
         application.command(_name, help=_said, rich_help_panel=_group)(_command)
 
 
@@ -64,7 +69,11 @@ def _show_version(wanted: bool) -> None:
 @application.callback()
 def _options(
     version: bool = typer.Option(
-        False, "--version", help="Print the version and exit.", is_eager=True, callback=_show_version
+        False,
+        "--version",
+        help="Print the version and exit.",
+        is_eager=True,
+        callback=_show_version,
     ),
 ) -> None:
     """Options of the program itself."""
@@ -73,9 +82,9 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process; never shows a traceback for bad input.
 
-    What a terminal cannot show, such as ε where the locale is C, is written as an escape: a run does not end
-    for it. Garbage is collected rarely while modules are loaded, since their objects stay, and not at the
-    end.
+    What a terminal cannot show, such as ε where the locale is C, is written as an escape: a run
+    does not end for it. Garbage is collected rarely while modules are loaded, since their objects
+    stay, and not at the end.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -108,15 +117,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except MemoryError:
-        return _fail("not enough memory for this request; use fewer users, rounds or parameters.", 2)
+        return _fail(
+            "not enough memory for this request; use fewer users, rounds or parameters.", 2
+        )
     except (RuntimeError, OSError) as error:
         return _fail(str(error), 1)
 
 
 def program() -> Any:
-    """The commands as typer makes them, with the help of arguments, which click 8.5 takes from typer 0.20."""
+    """The commands as typer makes them, with the help of arguments, which click 8.5 takes from
+    typer 0.20.
+    """
     program: Any = typer.main.get_command(application)
-    for name, callback in ((name, one) for group in _COMMANDS.values() for name, one in group.items()):
+    for name, callback in (
+        (name, one) for group in _COMMANDS.values() for name, one in group.items()
+    ):
         declared = inspect.signature(callback).parameters
         for parameter in program.commands[name].params:
             if isinstance(parameter, TyperArgument):

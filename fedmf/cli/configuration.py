@@ -13,7 +13,9 @@ from fedmf.cli.options import argument, flag, option
 
 
 def options(
-    words: list[str] = argument(None, "[WORD]...", "Words that the name or description must contain."),
+    words: list[str] = argument(
+        None, "[WORD]...", "Words that the name or description must contain."
+    ),
 ) -> None:
     """List configuration keys with their description and default.
 
@@ -25,12 +27,18 @@ def options(
     from fedmf.runs.tables.reference import keys
 
     wanted = [word.lower() for word in words or []]
-    found = [key for key in keys() if all(word in f"{key.dotted} {key.meaning}".lower() for word in wanted)]
+    found = [
+        key
+        for key in keys()
+        if all(word in f"{key.dotted} {key.meaning}".lower() for word in wanted)
+    ]
     for key in found:
         typer.echo(f"{key.dotted}  ({key.type}, default {key.default})")
         typer.echo(textwrap.indent(textwrap.fill(key.meaning, 100, break_on_hyphens=False), "    "))
     if not found:
-        raise ConfigError(f"no key has {' and '.join(map(repr, wanted))} in its name or description.")
+        raise ConfigError(
+            f"no key has {' and '.join(map(repr, wanted))} in its name or description."
+        )
 
 
 #: What one may start from: files of ``configs/start``, and what the first line of each says.
@@ -41,7 +49,9 @@ APP = "flower-app"
 
 def init(
     case: str = argument("", "CASE", f"One of: {', '.join((*CASES, APP))}."),
-    output: Path | None = option(None, "FILE", "File or app folder to create.", show_default="CASE.toml"),
+    output: Path | None = option(
+        None, "FILE", "File or app folder to create.", show_default="CASE.toml"
+    ),
     schema: Path | None = option(None, "FILE", "For table: schema of the columns."),
     list_cases: bool = flag("--list", "Describe the cases without writing a file."),
 ) -> None:
@@ -55,7 +65,9 @@ def init(
 
     if list_cases:
         for name in CASES:
-            first = shipped_file(f"start/{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
+            first = (
+                shipped_file(f"start/{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
+            )
             typer.echo(f"{name:<20} {first.removeprefix('# ')}")
         typer.echo(f"{APP:<20} A folder with a Flower app without privacy, to make private.")
         return
@@ -66,14 +78,20 @@ def init(
 
         def fill(made: Path) -> None:
             ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(shipped_file("start/flower_app"), made, ignore=ignored, dirs_exist_ok=True)
+            shutil.copytree(
+                shipped_file("start/flower_app"), made, ignore=ignored, dirs_exist_ok=True
+            )
             (made / "digits_app/plain_server_app.py").replace(made / "digits_app/server_app.py")
 
         create_directory(file, "folder of the app", fill, mode=0o755)
-        typer.echo(f"Wrote {file}. In Python: fedmf.flower.run_app({str(file)!r}, num_supernodes=40)")
+        typer.echo(
+            f"Wrote {file}. In Python: fedmf.flower.run_app({str(file)!r}, num_supernodes=40)"
+        )
         return
     if case not in CASES:
-        raise ConfigError(f"CASE must be one of {', '.join((*CASES, APP))} (see --list); got {case!r}.")
+        raise ConfigError(
+            f"CASE must be one of {', '.join((*CASES, APP))} (see --list); got {case!r}."
+        )
     text = shipped_file(f"start/{case}.toml").read_text(encoding="utf-8").replace("FILE", str(file))
     if schema is not None:
         text = _named(text, schema)
@@ -89,12 +107,16 @@ def _named(text: str, schema: Path) -> str:
     declared = read_schema(schema)
     labels = [name for name, column in declared.columns.items() if column.kind == "category"]
     if declared.user is None or not labels:
-        raise ValueError(f"schema must have a user column and a category for the label; {schema} lacks one.")
+        raise ValueError(
+            f"schema must have a user column and a category for the label; {schema} lacks one."
+        )
     label = next((name for name in labels if name.lower() in ("label", "class")), labels[-1])
     for key, example, mine in (
         ("schema", "schema.toml", str(schema)),
         ("user-column", "user", declared.user),
         ("label-column", "label", label),
     ):
-        text = text.replace(f'{key} = "{example}"', f"{key} = {json.dumps(mine, ensure_ascii=False)}")
+        text = text.replace(
+            f'{key} = "{example}"', f"{key} = {json.dumps(mine, ensure_ascii=False)}"
+        )
     return text

@@ -16,10 +16,14 @@ from fedmf.participation import Adjacency, Participation
 
 def design(
     rounds: int = option(..., "N", "Number of rounds, n."),
-    users: int | None = option(None, "N", "Number of users; with --users-per-round it determines k and b."),
+    users: int | None = option(
+        None, "N", "Number of users; with --users-per-round it determines k and b."
+    ),
     users_per_round: int | None = option(None, "M", "Number of users per round, sampled in turn."),
     max_participations: int | None = option(None, "K", "Largest number of rounds of one user, k."),
-    min_separation: int | None = option(None, "B", "Smallest distance between two rounds of one user, b."),
+    min_separation: int | None = option(
+        None, "B", "Smallest distance between two rounds of one user, b."
+    ),
     epsilon: float | None = option(None, "E", "Privacy budget ε."),
     delta: float | None = option(None, "D", "Privacy budget δ."),
     noise_multiplier: float | None = option(
@@ -33,7 +37,9 @@ def design(
     workload: str = option(
         "prefix", "A", "Released sums: prefix, exponential:β, window:w, average or momentum:β."
     ),
-    memory_vectors: int | None = option(None, "M", "Store at most M model-sized vectors between rounds."),
+    memory_vectors: int | None = option(
+        None, "M", "Store at most M model-sized vectors between rounds."
+    ),
     objective: str = option("rmse", "O", "Error to minimise: rmse, max, last or weights:w1,w2,…"),
     sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = option(
         "none", None, "Secret sampling for amplification; none: no amplification."
@@ -46,8 +52,9 @@ def design(
 
     By default it compares independent noise, λ-CGD, BISR, BLT, banded Toeplitz, banded and dense
     matrices, as far as they take seconds.
-    Give participation by --users and --users-per-round, or by --max-participations and --min-separation.
-    Errors include the sensitivity and, with --epsilon and --delta, the noise multiplier.
+    Give participation by --users and --users-per-round, or by --max-participations and
+    --min-separation. Errors include the sensitivity and, with --epsilon and --delta, the noise
+    multiplier.
 
     Example: fedmf design --rounds 3900 --users 5000 --users-per-round 12 --epsilon 8 --delta 1e-5
     """
@@ -129,18 +136,30 @@ def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
     table = []
     for row in rows:
         params = ", ".join(f"{name} = {value:.4g}" for name, value in row["params"].items())
-        kept, drawn, error = row["memory_vectors"], row["regenerated_vectors"], row["objective_error"]
-        gain = "" if independent is None else f"{100 * (error / independent - 1):+.0f} %".replace("-", "−")
-        name = row["mechanism"] + also.get(row["mechanism"], "") + (f" ({params})" if params else "")
+        kept = row["memory_vectors"]
+        drawn = row["regenerated_vectors"]
+        error = row["objective_error"]
+        gain = (
+            ""
+            if independent is None
+            else f"{100 * (error / independent - 1):+.0f} %".replace("-", "−")
+        )
+        name = (
+            row["mechanism"] + also.get(row["mechanism"], "") + (f" ({params})" if params else "")
+        )
         plain = row["mechanism"] in ("identity", "dp-sgd")
         shown = {
             "mechanism": name + ("" if plain or kept or drawn else ": independent noise"),
             f"error ({label})": f"{error:.5g}",
             "vs independent": "—" if plain else gain,
-            "memory": " + ".join(
-                word for count, word in ((kept, f"{kept} × model"), (drawn, f"{drawn} regenerated")) if count
-            )
-            or "none",
+            "memory": (
+                " + ".join(
+                    word
+                    for count, word in ((kept, f"{kept} × model"), (drawn, f"{drawn} regenerated"))
+                    if count
+                )
+                or "none"
+            ),
             "per parameter": f"{row['nanoseconds_per_coordinate']:.0f} ns",
         }
         if wide:
@@ -148,18 +167,26 @@ def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
                 "ε": "" if row["epsilon"] is None else at_least(row["epsilon"], 5),
                 "MaxSE": f"{row['max_se']:.5g}",
                 "RMSE": f"{row['rmse']:.5g}",
-                "sensitivity": ("" if row["sensitivity_kind"] == "exact" else "≤ ")
-                + at_least(row["sensitivity"], 5),
-                "noise multiplier": ""
-                if row["noise_multiplier"] is None
-                else at_least(row["noise_multiplier"], 5),
+                "sensitivity": (
+                    ("" if row["sensitivity_kind"] == "exact" else "≤ ")
+                    + at_least(row["sensitivity"], 5)
+                ),
+                "noise multiplier": (
+                    "" if row["noise_multiplier"] is None else at_least(row["noise_multiplier"], 5)
+                ),
             }
         table.append(shown)
-    return [{name: row[name] for name in table[0] if any(one[name] for one in table)} for row in table]
+    return [
+        {name: row[name] for name in table[0] if any(one[name] for one in table)} for row in table
+    ]
 
 
 def _show(
-    rows: Sequence[dict[str, Any]], wide: bool, noise: float | None, size: int | None, compared: bool
+    rows: Sequence[dict[str, Any]],
+    wide: bool,
+    noise: float | None,
+    size: int | None,
+    compared: bool,
 ) -> None:
     """Print the budget in a line, the table, and the recommended mechanism if none was named."""
     from rich.console import Console
@@ -168,19 +195,21 @@ def _show(
     from fedmf.accounting.rounding import at_least
     from fedmf.mechanisms.design import recommended
 
-    first, console = rows[0], Console(markup=False, highlight=False)
+    first = rows[0]
+    console = Console(markup=False, highlight=False)
     budget = "no budget: errors leave the noise multiplier out"
     if noise is not None:
         budget = f"noise {noise:g} per clip norm, δ = {at_least(first['delta'])}: ε of each row"
     elif first["epsilon"] is not None:
         budget = f"ε = {at_least(first['epsilon'])}, δ = {at_least(first['delta'])}"
     console.print(
-        f"{first['rounds']} rounds, each user in at most {first['max_participations']} of them, at least "
-        f"{first['min_separation']} apart; workload {first['workload']}, {first['adjacency']} adjacency, "
-        f"sampling {first['sampling']}; {budget}",
+        f"{first['rounds']} rounds, each user in at most {first['max_participations']} of them, at"
+        f" least {first['min_separation']} apart; workload {first['workload']},"
+        f" {first['adjacency']} adjacency, sampling {first['sampling']}; {budget}",
         soft_wrap=True,
     )
-    table, cells = Table(box=None, pad_edge=False), _table(rows, wide or noise is not None)
+    table = Table(box=None, pad_edge=False)
+    cells = _table(rows, wide or noise is not None)
     for at, name in enumerate(cells[0]):
         table.add_column(name, justify="right" if at else "left", no_wrap=at > 0)
     for row in cells:
@@ -194,7 +223,9 @@ def _show(
             soft_wrap=True,
         )
     if size:
-        console.print(f"Errors are of the sum of updates; of their mean they are {size} times smaller.")
+        console.print(
+            f"Errors are of the sum of updates; of their mean they are {size} times smaller."
+        )
     if not (wide or noise):
         console.print("(--wide adds MaxSE, sensitivity and noise of each row.)")
 
@@ -207,19 +238,25 @@ def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     """
     from fedmf.figures import COLOURS, new_figure, style
 
-    first, cells = rows[0], _table(rows, wide=False)
+    first = rows[0]
+    cells = _table(rows, wide=False)
     figure = new_figure(7, 0.32 * len(rows) + 1.5)
-    axes, errors = figure.subplots(), [row["objective_error"] for row in rows]
+    axes = figure.subplots()
+    errors = [row["objective_error"] for row in rows]
     colours = [COLOURS["vs independent" in row and row["vs independent"] == "—"] for row in cells]
     bars = axes.barh([row["mechanism"] for row in cells], errors, color=colours)
     memory = [row["memory"].partition(" (")[0].replace("none", "no memory") for row in cells]
     axes.bar_label(
-        bars, [f"{error:.4g}, {kept}" for error, kept in zip(errors, memory, strict=True)], padding=4
+        bars,
+        [f"{error:.4g}, {kept}" for error, kept in zip(errors, memory, strict=True)],
+        padding=4,
     )
     axes.invert_yaxis()
     axes.margins(y=0.01)
     budget = "" if first["epsilon"] is None else f", ε = {first['epsilon']:.4g}"
-    figure.suptitle(f"{first['rounds']} rounds, each user in at most {first['max_participations']}{budget}")
+    figure.suptitle(
+        f"{first['rounds']} rounds, each user in at most {first['max_participations']}{budget}"
+    )
     label = next(name for name in cells[0] if name.startswith("error"))
     style(axes, xlabel=f"{label} and memory of the noise", xlim=(0, 1.7 * max(errors)))
     axes.grid(False, axis="y")

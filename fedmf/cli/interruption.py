@@ -15,12 +15,14 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 class Interruption:
     """Which signal stopped the command, and how to continue as far as the command knew."""
 
-    number, how = 0, ""
+    number = 0
+    how = ""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Turn SIGINT and SIGTERM into `KeyboardInterrupt`, and remember which came first."""
-        self.number, self.how = 0, ""
+        self.number = 0
+        self.how = ""
         may = threading.current_thread() is threading.main_thread()
         before = {number: signal.signal(number, self._stop) for number in _SIGNALS if may}
         try:
@@ -31,7 +33,9 @@ class Interruption:
 
     @property
     def ending(self) -> tuple[str, int]:
-        """What to say, in one line, and the exit code: 128 and the number of the signal, as of a shell."""
+        """What to say, in one line, and the exit code: 128 and the number of the signal, as of a
+        shell.
+        """
         stopped = signal.Signals(self.number or signal.SIGINT)
         how = self.how or "nothing was started: run the command again."
         return f"stopped by {stopped.name}; {how}", 128 + stopped
@@ -48,7 +52,9 @@ interruption: Final = Interruption()
 
 @contextmanager
 def going_on(how: Callable[[], str]) -> Iterator[None]:
-    """Within, a command that is stopped by a signal can be continued in the way that is then asked for."""
+    """Within, a command that is stopped by a signal can be continued in the way that is then asked
+    for.
+    """
     try:
         yield
     except KeyboardInterrupt:

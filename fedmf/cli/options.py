@@ -12,7 +12,9 @@ _PICTURES: Final = (".png", ".svg", ".pdf")
 
 
 def option(default: Any, metavar: str | None, said: str, name: str = "", **more: Any) -> Any:
-    """An option with a value, called as its parameter unless it has a name; ``...`` if it must be given."""
+    """An option with a value, called as its parameter unless it has a name; ``...`` if it must be
+    given.
+    """
     return typer.Option(default, *([name] if name else []), metavar=metavar, help=said, **more)
 
 
@@ -37,15 +39,24 @@ def _picture(file: Path | None) -> Path | None:
     return file
 
 
-SETS: Final = option([], "KEY=VALUE", "Override a key, e.g. privacy.epsilon=2; repeatable.", "--set")
+SETS: Final = option(
+    [], "KEY=VALUE", "Override a key, e.g. privacy.epsilon=2; repeatable.", "--set"
+)
 PARAMS: Final = option(
     [], "KEY=VALUE", "Fix a parameter of C, e.g. lambda=0.9. Default: optimised.", "--param"
 )
 BANDS: Final = option(None, "P", "p, number of bands of C. Default: optimised.", "--bands")
 ADJACENCY: Final = option(
-    "zero-out", None, "Neighbouring relation: one user's data become zero, or any other data.", "--adjacency"
+    "zero-out",
+    None,
+    "Neighbouring relation: one user's data become zero, or any other data.",
+    "--adjacency",
 )
 PLOT: Final = option(
-    None, "FILE", "Draw a picture (.png, .svg or .pdf; needs matplotlib).", "--plot", callback=_picture
+    None,
+    "FILE",
+    "Draw a picture (.png, .svg or .pdf; needs matplotlib).",
+    "--plot",
+    callback=_picture,
 )
 FULL: Final = flag("--full", "Show the whole privacy statement.")

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 #: Columns that have a panel each.
 _PANELS: Final = 6
 #: Releases that are drawn, and that are read at once.
-_POINTS, _BLOCK = 1000, 4096
+_POINTS = 1000
+_BLOCK = 4096
 #: Columns whose names fit beside a matrix.
 _MOST_NAMES: Final = 15
 
@@ -30,7 +31,8 @@ def draw_stream(
     file: Path,
     last: PrivateRelease | None,
 ) -> None:
-    """Draw the released mean of each column in a panel, with a band of two standard errors of its noise.
+    """Draw the released mean of each column in a panel, with a band of two standard errors of its
+    noise.
 
     Correlations of the last release stand below them, as far as the noise lets any be told.
 
@@ -67,15 +69,20 @@ def draw_stream(
     figure.savefig(file, dpi=150)
 
 
-def _draw_means(figure: Any, parts: dict[str, list[Any]], columns: Sequence[str], all_columns: int) -> None:
+def _draw_means(
+    figure: Any, parts: dict[str, list[Any]], columns: Sequence[str], all_columns: int
+) -> None:
     mean, error = (np.array(parts[name]) for name in ("mean", "mean_standard_error"))
-    low, high = mean - 2 * error, mean + 2 * error
+    low = mean - 2 * error
+    high = mean + 2 * error
     times, label = _times(parts["t"], parts["timestamp"])
     panels = figure.subplots(len(columns), sharex=True, squeeze=False)[:, 0]
     for i, (axes, name) in enumerate(zip(panels, columns, strict=True)):
         axes.plot(times, mean[:, i], color=COLOURS[0], linewidth=1.4)
         axes.fill_between(times, low[:, i], high[:, i], color=COLOURS[0], alpha=0.18, linewidth=0)
-        ends = np.stack([low, high])[:, len(mean) // 10 :, i]  # the noise of the first steps is largest
+        ends = np.stack([low, high])[
+            :, len(mean) // 10 :, i
+        ]  # the noise of the first steps is largest
         if (ends := ends[np.isfinite(ends)]).size:
             margin = 0.05 * np.ptp(ends) + 1e-9
             axes.set_ylim(ends.min() - margin, ends.max() + margin)
@@ -106,7 +113,8 @@ def _times(steps: list[int], stamps: list[str]) -> tuple[Any, str]:
 def _draw_correlations(figure: Any, last: PrivateRelease, columns: Sequence[str]) -> None:
     parts = last.correlation, last.correlation_low, last.correlation_high
     value, low, high = map(np.array, parts)
-    d, axes = len(value), figure.subplots()
+    d = len(value)
+    axes = figure.subplots()
     np.fill_diagonal(value, 1.0)
     axes.set_facecolor("0.92")
     image = axes.imshow(value, cmap="RdBu_r", vmin=-1, vmax=1)
@@ -119,4 +127,12 @@ def _draw_correlations(figure: Any, last: PrivateRelease, columns: Sequence[str]
         for i, j in zip(*np.nonzero(np.isfinite(value) & ~np.eye(d, dtype=bool)), strict=True):
             half = (high[i, j] - low[i, j]) / 2
             dark = {"color": "white"} if abs(value[i, j]) > 0.7 else {}
-            axes.text(j, i, f"{value[i, j]:.2f}\n±{half:.2f}", ha="center", va="center", fontsize=8, **dark)
+            axes.text(
+                j,
+                i,
+                f"{value[i, j]:.2f}\n±{half:.2f}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                **dark,
+            )

@@ -15,8 +15,8 @@ def schema(
 ) -> None:
     """Draft a schema from the header of a table.
 
-    Reads neither rows nor Parquet statistics, and never overwrites a file. Fill in the bounds, categories
-    and times from public knowledge.
+    Reads neither rows nor Parquet statistics, and never overwrites a file. Fill in the bounds,
+    categories and times from public knowledge.
 
     Example: fedmf schema rows.csv
     """
@@ -27,6 +27,6 @@ def schema(
     with new_file(output, mode=0o644) as opened:
         opened.write(text.encode())
     typer.echo(
-        f"Wrote {output}. Fill in the marked values, then: fedmf stream --input {table} --schema {output} … "
-        f"or, to train: fedmf init table --schema {output}"
+        f"Wrote {output}. Fill in the marked values, then: fedmf stream --input {table} --schema"
+        f" {output} … or, to train: fedmf init table --schema {output}"
     )

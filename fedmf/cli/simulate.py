@@ -19,26 +19,35 @@ if TYPE_CHECKING:
 
 def simulate(
     config: Path | None = argument(
-        None, "CONFIG.toml", "Configuration file, or one that ships with fedmf, such as configs/digits.toml."
+        None,
+        "CONFIG.toml",
+        "Configuration file, or one that ships with fedmf, such as configs/digits.toml.",
     ),
     assignments: list[str] = SETS,
     engine: Literal["inprocess", "ray"] = option(
         "inprocess", None, "inprocess: this process. ray: Flower's simulation engine."
     ),
-    device: Literal["cpu", "cuda"] = option("cpu", None, "Device of local training and aggregation."),
-    out: Path | None = option(None, "DIR", "Run directory to create.", show_default="runs/CONFIG-TIME"),
+    device: Literal["cpu", "cuda"] = option(
+        "cpu", None, "Device of local training and aggregation."
+    ),
+    out: Path | None = option(
+        None, "DIR", "Run directory to create.", show_default="runs/CONFIG-TIME"
+    ),
     resume: Path | None = option(None, "DIR", "Continue the interrupted run in DIR."),
     full: bool = FULL,
     keep_releases: bool = flag(
-        "--keep-releases", "Keep the released integers in DIR/released: anyone can check the statement."
+        "--keep-releases",
+        "Keep the released integers in DIR/released: anyone can check the statement.",
     ),
-    dry_run: bool = flag("--dry-run", "Print epsilon, noise, memory and time per round without running."),
+    dry_run: bool = flag(
+        "--dry-run", "Print epsilon, noise, memory and time per round without running."
+    ),
 ) -> None:
     """Train with user-level differential privacy and correlated noise.
 
-    Writes a run directory with the configuration, metrics (Parquet), participation ledger, checkpoint,
-    learning curve and privacy statement. --resume continues a run after any interruption, including
-    kill -9: no round is repeated, and later rounds get fresh noise.
+    Writes a run directory with the configuration, metrics (Parquet), participation ledger,
+    checkpoint, learning curve and privacy statement. --resume continues a run after any
+    interruption, including kill -9: no round is repeated, and later rounds get fresh noise.
 
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
@@ -52,7 +61,9 @@ def simulate(
     if keep_releases:
         overrides["execution.keep-releases"] = True
     if resume is not None and out is not None:
-        raise ConfigError("--out names a new run directory and --resume an existing one; use only one.")
+        raise ConfigError(
+            "--out names a new run directory and --resume an existing one; use only one."
+        )
     if config is not None:
         run = load_run(config, overrides)
     elif resume is not None:
@@ -75,7 +86,10 @@ def simulate(
         from fedmf.runs.simulation import run_in_process as train
     default = Path("runs") / f"{config.stem if config else 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
     place = resume or out or Path(run.execution.output_dir or default)
-    again = f"all finished rounds are kept; continue with: fedmf simulate --resume {shlex.quote(str(place))}"
+    again = (
+        "all finished rounds are kept; continue with: fedmf simulate --resume"
+        f" {shlex.quote(str(place))}"
+    )
     with going_on(lambda: again if place.is_dir() else ""):
         opened = Session.start if resume is None else Session.resume
         with opened(place, run, device) as session:
@@ -86,14 +100,22 @@ def simulate(
 
 
 def _conclude(session: Session, view: RunProgress, full: bool) -> None:
-    """The result of the run, the answer first; what was spent is not private, and left to account."""
+    """The result of the run, the answer first; what was spent is not private, and left to
+    account.
+    """
     from fedmf.runs.directory import FAILURES
 
-    statement, path = session.statement(), session.directory.path
+    statement = session.statement()
+    path = session.directory.path
     text = statement.render_text()
     typer.echo(text if full else text.partition("\n")[0])
     if quality := view.quality():
         typer.echo(f"Model: {quality}.")
-    lists = f"{len(statement['assumptions'])} assumptions, {len(statement['not_covered'])} things not covered"
-    typer.echo(f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}")
+    lists = (
+        f"{len(statement['assumptions'])} assumptions, {len(statement['not_covered'])} things not"
+        " covered"
+    )
+    typer.echo(
+        f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}"
+    )
     typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}.")

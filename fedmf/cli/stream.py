@@ -25,10 +25,15 @@ def stream(
     epsilon: float = option(..., "E", "Privacy budget ε."),
     delta: float = option(..., "D", "Privacy budget δ."),
     output: Path | None = option(
-        None, "FILE", "Output file: .csv, .parquet or .jsonl. Default: JSON lines on standard output."
+        None,
+        "FILE",
+        "Output file: .csv, .parquet or .jsonl. Default: JSON lines on standard output.",
     ),
     state: Path | None = option(
-        None, "DIR", "Stores noise key and position, so that the same command continues.", "--state-dir"
+        None,
+        "DIR",
+        "Stores noise key and position, so that the same command continues.",
+        "--state-dir",
     ),
     rounds: int | None = option(
         None, "N", "Largest number of rows that count, n. Default: counted in FILE, and public."
@@ -37,7 +42,9 @@ def stream(
         1, "R", "Release only after R, 2R, … and n rows; fewer releases need less noise."
     ),
     workload: list[str] = option(
-        ["average"], "A", "average, prefix, exponential:β, window:w or momentum:β; give two for two moments."
+        ["average"],
+        "A",
+        "average, prefix, exponential:β, window:w or momentum:β; give two for two moments.",
     ),
     method: Literal["joint", "independent", "concatenated", "post-processing"] = option(
         "joint", None, "How both moments are made private (post-processing squares private rows)."
@@ -52,15 +59,21 @@ def stream(
     row_level: bool = flag("--row-level", "Treat every row as a different user (no user column)."),
     rows_per_user: int = option(1, "K", "Largest number of rows of one user that count, k."),
     min_separation: int | None = option(
-        None, "B", "Smallest distance of two rows of one user, b; larger needs less noise. Default: 1."
+        None,
+        "B",
+        "Smallest distance of two rows of one user, b; larger needs less noise. Default: 1.",
     ),
     adjacency: Adjacency = ADJACENCY,
     mechanism: list[str] = option(
-        ["auto"], "NAME", "Mechanism, as in fedmf design; give two for two moments. Default: smallest error."
+        ["auto"],
+        "NAME",
+        "Mechanism, as in fedmf design; give two for two moments. Default: smallest error.",
     ),
     bands: int | None = BANDS,
     objective: str | None = option(
-        None, "ERROR", "Error that C minimises: rmse, max or last. Default: relative to a single release."
+        None,
+        "ERROR",
+        "Error that C minimises: rmse, max or last. Default: relative to a single release.",
     ),
     param: list[str] = PARAMS,
     weight: str | None = option(
@@ -84,7 +97,9 @@ def stream(
         "Keep the released integers in DIR/released: anyone can check the statement.",
     ),
     alarms: Path | None = option(
-        None, "FILE", "CSV of unusual rows, numbered from 1 below the header; not private, for the operator."
+        None,
+        "FILE",
+        "CSV of unusual rows, numbered from 1 below the header; not private, for the operator.",
     ),
     scored: Path | None = option(
         None, "FILE", "With --alarms: score the rows of this file with the last release.", "--score"
@@ -98,11 +113,12 @@ def stream(
 ) -> None:
     """Release private running means and covariances of rows.
 
-    With --state-dir, the same command continues a stream after any interruption, including kill -9, with
-    fresh noise. The directory also contains the privacy statement, and operator.json with exact counts,
-    which must not be published.
+    With --state-dir, the same command continues a stream after any interruption, including kill -9,
+    with fresh noise. The directory also contains the privacy statement, and operator.json with
+    exact counts, which must not be published.
 
-    Example: fedmf stream --input rows.csv --schema schema.toml --epsilon 8 --delta 1e-5 --output m.csv
+    Example: fedmf stream --input rows.csv --schema schema.toml --epsilon 8 --delta 1e-5 --output
+    m.csv
     """
     from rich.console import Console
 
@@ -146,7 +162,8 @@ def stream(
     output = None if output == Path("-") else output
     if dry_run:
         state = output = alarms = scored = None
-    rows, err = None if source == "-" else Path(source), output is None and not dry_run
+    rows = None if source == "-" else Path(source)
+    err = output is None and not dry_run
     with (
         ExitStack() as kept,
         going_on(lambda: _how(state, rows)),
@@ -165,7 +182,9 @@ def stream(
     ):
         # Before any row is released, and before there is a file of alarms.
         others = scored and kept.enter_context(open_scored(scored, settings, run.plan.layout))
-        strange = None if alarms is None else kept.enter_context(Alarms(alarms, settings, false_alarms))
+        strange = (
+            None if alarms is None else kept.enter_context(Alarms(alarms, settings, false_alarms))
+        )
         for line in first_lines(run.plan):
             typer.echo(line, err=err)
         if dry_run:
@@ -173,13 +192,18 @@ def stream(
             return
         show(run.position.step, run.plan.rounds, "")
         live = None if strange is None or others is not None else strange
-        run.feed(reader, rounds is None, live and (lambda rows, first: live.watch(run.last(), rows, first)))
-        statement, last = run.conclude(), run.last()
+        run.feed(
+            reader,
+            rounds is None,
+            live and (lambda rows, first: live.watch(run.last(), rows, first)),
+        )
+        statement = run.conclude()
+        last = run.last()
         said = answer(run.plan, run.ahead, last, run.waiting)
         if run.full:
             said += (
-                f"WARNING: all {run.plan.rounds:,} rows of this stream have come; further rows of the input "
-                "are in no release. --rounds at its start leaves room for later rows.\n"
+                f"WARNING: all {run.plan.rounds:,} rows of this stream have come; further rows of"
+                " the input are in no release. --rounds at its start leaves room for later rows.\n"
             )
         if strange is not None:
             if others is not None:
@@ -196,7 +220,10 @@ def stream(
 def _how(state: Path | None, rows: Path | None) -> str:
     """How to continue a stream that was stopped."""
     if state is None:
-        return "without --state-dir the key is lost and the stream cannot continue; its releases stay public."
+        return (
+            "without --state-dir the key is lost and the stream cannot continue; its releases stay"
+            " public."
+        )
     other = "" if rows else " and the same rows, or with --from-row and the rows that follow"
     return f"all finished rows are kept; continue with the same command{other}."
 

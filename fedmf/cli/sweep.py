@@ -16,24 +16,34 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    file: Path = argument(..., "SWEEP.toml", "Configurations to compare and tune (docs/simulations.md)."),
+    file: Path = argument(
+        ..., "SWEEP.toml", "Configurations to compare and tune (docs/simulations.md)."
+    ),
     assignments: list[str] = SETS,
     only: list[str] = option(
-        [], "NAME", "Run only this variant and the baseline; repeatable.", "--variant", show_default=False
+        [],
+        "NAME",
+        "Run only this variant and the baseline; repeatable.",
+        "--variant",
+        show_default=False,
     ),
-    out: Path | None = option(None, "DIR", "Directory, new or of this sweep.", show_default="sweeps/SWEEP"),
+    out: Path | None = option(
+        None, "DIR", "Directory, new or of this sweep.", show_default="sweeps/SWEEP"
+    ),
     processes: int = option(1, "P", "Number of concurrent runs.", min=1),
     threads: int = option(1, "T", "Threads of each run.", min=1),
-    keep_runs: bool = flag("--keep-runs", "Keep the run directories, with their models and ledgers."),
+    keep_runs: bool = flag(
+        "--keep-runs", "Keep the run directories, with their models and ledgers."
+    ),
     dry_run: bool = flag("--dry-run", "Print the cells and their estimated time without running."),
 ) -> None:
     """Compare configurations: a grid of keys, tuned on some seeds and reported on others.
 
-    Writes a Markdown table, a figure and runs.parquet, with paired intervals against a baseline. If it is
-    interrupted, run the same command again to continue it.
+    Writes a Markdown table, a figure and runs.parquet, with paired intervals against a baseline. If
+    it is interrupted, run the same command again to continue it.
 
-    Use public data: the noise comes from public seeds, so on private data a sweep gives no privacy. The
-    epsilon that all runs would have together with secret keys is printed below the results.
+    Use public data: the noise comes from public seeds, so on private data a sweep gives no privacy.
+    The epsilon that all runs would have together with secret keys is printed below the results.
 
     If --set names a key of the grid or a tuned key, only this value is used.
 
@@ -49,7 +59,8 @@ def sweep(
     if dry_run:
         _show_plan(asked, processes)
         return
-    place, console = out or Path("sweeps") / file.stem, Console(stderr=True, markup=False, highlight=False)
+    place = out or Path("sweeps") / file.stem
+    console = Console(stderr=True, markup=False, highlight=False)
     sets = [word for assignment in assignments for word in ("--set", assignment)]
     sets += [word for name in only for word in ("--variant", name)]
     again = ["fedmf", "sweep", str(file), *sets, "--out", str(place), "--processes", str(processes)]
@@ -74,14 +85,17 @@ def _show_plan(sweep: Sweep, processes: int) -> None:
     from fedmf.sweeps import described, privacy_together
 
     tuning = len(sweep.candidates) * len(sweep.tuning_seeds)
-    seconds, by_variant = 0.0, {}
+    seconds = 0.0
+    by_variant = {}
     for cell in sweep.cells:
         run = sweep.run(cell, sweep.candidates[0], sweep.seeds[0])
         if cell.variant not in by_variant:
             by_variant[cell.variant] = seconds_of_a_round(run)
         cost = by_variant[cell.variant] * run.cohorts.rounds
         seconds += cost * (tuning + len(sweep.seeds))
-        typer.echo(f"{cell}: {tuning} tuning and {len(sweep.seeds)} reported runs of about {cost:,.1f} s")
+        typer.echo(
+            f"{cell}: {tuning} tuning and {len(sweep.seeds)} reported runs of about {cost:,.1f} s"
+        )
     if sweep.tuned:
         typer.echo("tuned: " + "; ".join(described(candidate) for candidate in sweep.candidates))
     typer.echo(

@@ -1,8 +1,9 @@
 """The one door into a sum: it bounds what one user can change, whatever made the user's row.
 
-`add_bounded` turns a row into integers, adds them and takes them out again where they are too large. It is
-the whole proof that a sum has the sensitivity that the noise is made for. `clip_factor` is the clip. It
-decides only how a row is scaled: a mistake in it can cost a user its contribution, never the bound.
+`add_bounded` turns a row into integers, adds them and takes them out again where they are too
+large. It is the whole proof that a sum has the sensitivity that the noise is made for.
+`clip_factor` is the clip. It decides only how a row is scaled: a mistake in it can cost a user its
+contribution, never the bound.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from numba import types
 
 from fedmf.noise.loops import compiled, part, summing
 
-#: Most bits B of a unit: a clipped coordinate x is held as the integer trunc(x·2ᴮ/ζ), so |integer| ≤ 2ᴮ.
+#: Most bits B of a unit: a clipped coordinate x is held as the integer trunc(x·2ᴮ/ζ), so |integer|
+#: ≤ 2ᴮ.
 FRACTION_BITS: Final = 31
 #: No larger entry becomes an integer: its square alone is more than that of an update of norm ζ.
 WIDEST: Final = 2.0**32
@@ -30,7 +32,8 @@ _ROWS: Final = (types.float32[::1], types.float64[::1])
 
 
 def margin(dimension: int) -> float:
-    """Scaling down by this makes "norm at most ζ" hold in exact arithmetic, not just up to rounding.
+    """Scaling down by this makes "norm at most ζ" hold in exact arithmetic, not just up to
+    rounding.
 
     A float64 norm of d entries, summed in any order, is wrong by at most about d·2⁻⁵⁴ of itself.
     """
@@ -90,7 +93,9 @@ def _add_features(row: Any, origin: Any, factor: Any, second: Any, shift: Any, e
 
 @compiled(
     *(
-        types.float64(row, row, types.float64, types.float64, _INTEGERS, _INTEGERS, types.int64, _INTEGERS)
+        types.float64(
+            row, row, types.float64, types.float64, _INTEGERS, _INTEGERS, types.int64, _INTEGERS
+        )
         for row in _ROWS
     )
 )
@@ -99,16 +104,17 @@ def add_bounded(
 ) -> Any:
     """Add the integers n_i = trunc((row_i − origin_i)·factor) of one user.
 
-    Whatever row, origin and factor are, the sums move by one user's worth at most: Σ n² ≤ 2²ᴮ, so norm ζ,
-    and features of the same n. An entry of absolute value above 2³², or NaN, is never converted: ±2³² takes
-    its place, with a square alone above 2²ᴮ. Every n is then an integer that float64 has, and a user
-    with a computed sum of squares above `square_limit` is taken out again by the same integers; int64
-    wraps, so the total is what it was to the bit.
+    Whatever row, origin and factor are, the sums move by one user's worth at most: Σ n² ≤ 2²ᴮ, so
+    norm ζ, and features of the same n. An entry of absolute value above 2³², or NaN, is never
+    converted: ±2³² takes its place, with a square alone above 2²ᴮ. Every n is then an integer that
+    float64 has, and a user with a computed sum of squares above `square_limit` is taken out again
+    by the same integers; int64 wraps, so the total is what it was to the bit.
 
-    Proof that Σ n² ≤ 2²ᴮ for a user who stays: Σ n² is summed, in any order, from non-negative terms with at
-    most d + 17 roundings between a term and the result, each of relative size at most 2⁻⁵³ (squares of at
-    most 2⁶⁴ neither over- nor underflow). The computed s is thus at least Σ n²·(1 − (d + 17)·2⁻⁵³), and
-    s ≤ 2²ᴮ·(1 − (d + 64)·2⁻⁵³), which float64 has exactly, gives Σ n² ≤ 2²ᴮ for d < 2⁵². ∎
+    Proof that Σ n² ≤ 2²ᴮ for a user who stays: Σ n² is summed, in any order, from non-negative
+    terms with at most d + 17 roundings between a term and the result, each of relative size at most
+    2⁻⁵³ (squares of at most 2⁶⁴ neither over- nor underflow). The computed s is thus at least Σ
+    n²·(1 − (d + 17)·2⁻⁵³), and s ≤ 2²ᴮ·(1 − (d + 64)·2⁻⁵³), which float64 has exactly, gives Σ n² ≤
+    2²ᴮ for d < 2⁵². ∎
 
     Args:
         row: shape (d,), float32 or float64, contiguous.
@@ -116,7 +122,8 @@ def add_bounded(
         factor: finite or not; the same for all entries.
         limit: `square_limit` of d and B ≤ 31.
         total: Σ n over users, shape (d,), int64; changed.
-        second: Σ ⌊Σ_{i∈B} n_i²·2⁻ˢʰⁱᶠᵗ⌋ over users of every block, shape (m,), int64, or empty; changed.
+        second: Σ ⌊Σ_{i∈B} n_i²·2⁻ˢʰⁱᶠᵗ⌋ over users of every block, shape (m,), int64, or empty;
+            changed.
         shift: 2B less the bits of the unit of features.
         ends: one past the last entry of each block, shape (m,); empty if every entry is a block.
 
@@ -134,7 +141,9 @@ def add_bounded(
 
 @summing
 def _square(row: Any, origin: Any) -> Any:
-    """Σ x² in float64: the square of a float32 number is exact there, and neither over- nor underflows."""
+    """Σ x² in float64: the square of a float32 number is exact there, and neither over- nor
+    underflows.
+    """
     square = 0.0
     for i in range(row.size):
         x = np.float64(_change(row, origin, i))
@@ -144,7 +153,9 @@ def _square(row: Any, origin: Any) -> Any:
 
 @part
 def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
-    """(scale / max(‖x‖, ζ), whether ‖x‖ ≤ ζ): the clip of x = row − origin, with ``scale`` in place of ζ."""
+    """(scale / max(‖x‖, ζ), whether ‖x‖ ≤ ζ): the clip of x = row − origin, with ``scale`` in place
+    of ζ.
+    """
     shrink = 1.0
     square = _square(row, origin)
     if square == np.inf:
@@ -175,9 +186,19 @@ def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
     )
 )
 def add_clipped(
-    rows: Any, step: Any, origin: Any, clip_norm: Any, scale: Any, limit: Any,
-    totals: Any, second: Any, shift: Any, ends: Any, signs: Any, squares: Any,
-) -> None:  # fmt: skip
+    rows: Any,
+    step: Any,
+    origin: Any,
+    clip_norm: Any,
+    scale: Any,
+    limit: Any,
+    totals: Any,
+    second: Any,
+    shift: Any,
+    ends: Any,
+    signs: Any,
+    squares: Any,
+) -> None:
     """Clip each row − origin and add it.
 
     Args:
@@ -188,9 +209,10 @@ def add_clipped(
         scale: of a clipped row of norm ζ.
         limit, second, shift, ends: see `add_bounded`, which alone bounds by how much sums change.
         totals: shape (1, d), the sum of all rows; or (users, d), one sum for each row.
-        signs: shape (users,); set to +1 within the clip norm, −1 above or at it, 0 for a row of zeros and
-            for one that adds nothing.
-        squares: shape (users,); set to Σ n² of each row, −1 for one that adds nothing: it is not finite.
+        signs: shape (users,); set to +1 within the clip norm, −1 above or at it, 0 for a row of
+            zeros and for one that adds nothing.
+        squares: shape (users,); set to Σ n² of each row, −1 for one that adds nothing: it is not
+            finite.
     """
     dimension = totals.shape[1]
     for u in range(squares.size):

@@ -1,4 +1,6 @@
-"""Rows of a tensor through `add_bounded` or its twin on a GPU: into one sum, or into integers of each row."""
+"""Rows of a tensor through `add_bounded` or its twin on a GPU: into one sum, or into integers of
+each row.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Added:
     """What is known of rows that were added, in the order of the rows.
 
     Args:
-        signs: +1 within the clip norm, −1 above or at it, 0 for zeros and for a row that adds nothing.
+        signs: +1 within the clip norm, −1 above or at it, 0 for zeros and for a row that adds
+            nothing.
         squares: Σ n² of the row's integers; −1 for one that adds nothing.
         counted: which rows were added, bool; the others are not finite.
     """
@@ -60,8 +63,10 @@ def add_rows(
         origin: shape (d,), or None for zero.
         clip_norm: ζ.
         bits: B ≤ 31.
-        totals: int64; of shape (1, d) for the sum of all rows, or (users, d) for one of each. Changed.
-        features: to which second moments of the same integers are added; on a GPU there must be none.
+        totals: int64; of shape (1, d) for the sum of all rows, or (users, d) for one of each.
+            Changed.
+        features: to which second moments of the same integers are added; on a GPU there must be
+            none.
     """
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     rows = rows.detach().to(totals.device, dtype)
@@ -102,12 +107,13 @@ def clip_to_fixed_point(
         bits: B ≤ 31.
 
     Returns:
-        Integers, shape (users, d), int64, and a boolean mask (users,) of the rows that were finite. A
+        Integers, shape (users, d), int64, and a boolean mask (users,) of the rows that were finite.
+        A
         row holding NaN or infinity becomes zeros: such a user contributes nothing.
 
     Guarantees:
-        In exact arithmetic every integer row has ℓ2 norm at most 2ᴮ, which stands for ζ. Integer sums
-        are associative, so a total does not depend on the order or grouping of the rows.
+        In exact arithmetic every integer row has ℓ2 norm at most 2ᴮ, which stands for ζ. Integer
+        sums are associative, so a total does not depend on the order or grouping of the rows.
 
     >>> rows, finite = clip_to_fixed_point(torch.tensor([[3.0, 4.0], [float("nan"), 1.0]]), clip_norm=1.0)
     >>> (rows[0].double() / 2**31).tolist(), rows[1].tolist(), finite.tolist()
@@ -135,8 +141,9 @@ def clip_factors(rows: NDArray[np.float64], clip_norm: float) -> NDArray[np.floa
 
 
 def check_clip_norm(clip_norm: float) -> None:
-    """Refuse a clip norm with which sums would overflow, or with which ζ·2⁻³¹ has no bits left: at 3e-312
-    one user would change a sum by 1.8 ζ."""
+    """Refuse a clip norm with which sums would overflow, or with which ζ·2⁻³¹ has no bits left: at
+    3e-312 one user would change a sum by 1.8 ζ.
+    """
     if not 2.0**-900 <= clip_norm <= 2.0**900:
         raise ValueError(f"ζ (clip norm) must lie in [2⁻⁹⁰⁰, 2⁹⁰⁰]; got {clip_norm}.")
 
@@ -144,8 +151,8 @@ def check_clip_norm(clip_norm: float) -> None:
 class ClippedRows:
     """A block of clipped updates, one row a user.
 
-    Guarantees: a row holds the bits that a `ClippedSum` of that update alone has as float32. It depends on
-    no other row.
+    Guarantees: a row holds the bits that a `ClippedSum` of that update alone has as float32. It
+    depends on no other row.
 
     Args:
         users: r, how many rows; those that nothing is put into are zero vectors.
@@ -166,7 +173,8 @@ class ClippedRows:
         self.clip_norm = clip_norm
 
     def put(self, places: Sequence[int], updates: Tensor, origin: Tensor | None = None) -> Tensor:
-        """Clip updates and keep them; returns the mask of those that were finite. The others are zeros.
+        """Clip updates and keep them; returns the mask of those that were finite. The others are
+        zeros.
 
         Args:
             places: of their users, 0..r−1.
@@ -177,7 +185,9 @@ class ClippedRows:
         unit = self.clip_norm * 2.0**-FRACTION_BITS
         for row, place in enumerate(places):
             integers = torch.zeros_like(self.block[:1], dtype=torch.int64)
-            added = add_rows(updates[row : row + 1], origin, self.clip_norm, FRACTION_BITS, integers)
+            added = add_rows(
+                updates[row : row + 1], origin, self.clip_norm, FRACTION_BITS, integers
+            )
             finite[row] = added.counted[0]
             self.block[place] = integers[0].to(torch.float64) * unit
         return finite

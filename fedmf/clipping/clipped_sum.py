@@ -26,14 +26,18 @@ _USERS_AT_ONCE: Final = 1 << 15
 
 
 def _add(total: Tensor, added: Tensor, bits: int) -> float:
-    """total += added in one pass on all cores; returns the norm of what was added, in units of ζ."""
+    """total += added in one pass on all cores; returns the norm of what was added, in units of
+    ζ.
+    """
     unit = 2.0**-bits
     if total.device.type != "cpu":
         total += added
         return float(torch.linalg.vector_norm(added.to(torch.float64).mul_(unit)))
     into = total.numpy()
     values = added.contiguous().numpy()
-    squares = on_all_cores(lambda part: add_integers(into[part], values[part], unit), parts_of(into.size))
+    squares = on_all_cores(
+        lambda part: add_integers(into[part], values[part], unit), parts_of(into.size)
+    )
     return math.sqrt(sum(squares))
 
 
@@ -41,9 +45,10 @@ class ClippedSum:
     """The sum of clipped updates in exact integer arithmetic, and statistics of each user.
 
     Guarantees: order-independent, memory O(d) whatever the number of users, and each user moves the
-    total by at most ζ in ℓ2 norm, each statistic by at most its bound, and the features by those of the same
-    integers, rounded towards zero to multiples of ζ²·2⁻ᶠ: every user of every engine enters through
-    `add_bounded`, on a GPU through its twin. One that fails in any way moves nothing.
+    total by at most ζ in ℓ2 norm, each statistic by at most its bound, and the features by those of
+    the same integers, rounded towards zero to multiples of ζ²·2⁻ᶠ: every user of every engine
+    enters through `add_bounded`, on a GPU through its twin. One that fails in any way moves
+    nothing.
 
     Args:
         dimension: d.
@@ -112,7 +117,8 @@ class ClippedSum:
 
         Args:
             updates: one row for each user.
-            origin: shape (d,), float32; if given, rows are models and the updates are rows − origin.
+            origin: shape (d,), float32; if given, rows are models and the updates are rows −
+                origin.
 
         Raises:
             ValueError: wrong shape, or more users than an int64 total can hold.
@@ -122,7 +128,9 @@ class ClippedSum:
         if self._features and self._total.device.type != "cpu":
             counted = self._add_apart(updates, origin)
         else:
-            added = add_rows(updates, origin, self.clip_norm, self.bits, self._total[None], self._features)
+            added = add_rows(
+                updates, origin, self.clip_norm, self.bits, self._total[None], self._features
+            )
             self._scalars.note(added.signs, added.squares)
             counted = added.counted
         self.users += len(updates)
@@ -168,14 +176,16 @@ class ClippedSum:
         norm = _add(self._total, total, self.bits)
         if norm > users:
             self._total -= total  # int64 wraps: what it was, whatever was added
-            raise ValueError(f"slice sum must have norm at most {users} clip norms; got {norm:.6g}.")
+            raise ValueError(
+                f"slice sum must have norm at most {users} clip norms; got {norm:.6g}."
+            )
         self.users += users
 
     def _check_rows(self, updates: Tensor) -> None:
         if updates.ndim != 2 or updates.shape[1] != self._total.numel():
             raise ValueError(
-                f"updates must have shape (users, {self._total.numel()}); got {tuple(updates.shape)}. "
-                "Send one flat row per user."
+                f"updates must have shape (users, {self._total.numel()}); got"
+                f" {tuple(updates.shape)}. Send one flat row per user."
             )
 
     def merge(self, other: ClippedSum) -> None:
@@ -204,7 +214,8 @@ class ClippedSum:
     def _check_room(self, users: int) -> None:
         if self.users + users > MAX_USERS:
             raise ValueError(
-                f"m (cohort size) must be at most {MAX_USERS} users; the integer sum could overflow."
+                f"m (cohort size) must be at most {MAX_USERS} users; the integer sum could"
+                " overflow."
             )
 
     @property
@@ -226,8 +237,8 @@ class ClippedSum:
         """Add the `parts` of another sum of ``users`` clipped updates.
 
         Raises:
-            ValueError: as `add_clipped_sum`; features or statistics of a wrong shape or type, or with values
-                that no clipped updates of so many users have. Nothing was added.
+            ValueError: as `add_clipped_sum`; features or statistics of a wrong shape or type, or
+                with values that no clipped updates of so many users have. Nothing was added.
         """
         scalars = self._scalars.read(parts, users)
         features = self._features.read(parts, users)
@@ -271,12 +282,14 @@ class ClippedSum:
 
 @dataclass(frozen=True)
 class SumSpec:
-    """What workers and server do with users' updates before any noise: clip each to ζ and add them up.
+    """What workers and server do with users' updates before any noise: clip each to ζ and add them
+    up.
 
     Args:
         dimension: d.
         clip_norm: ζ.
-        second_moment: defines the features that are summed with the updates; None for the updates alone.
+        second_moment: defines the features that are summed with the updates; None for the updates
+            alone.
         statistics: scalars of each user that are summed as well.
         bits: B, which makes ζ·2⁻ᴮ the unit.
         feature_bits: F, of the unit of features.
@@ -294,7 +307,9 @@ class SumSpec:
 
     def __post_init__(self) -> None:
         if self.statistics and self.second_moment is not None:
-            raise ValueError("statistics must be none with a second moment: no theorem covers the three.")
+            raise ValueError(
+                "statistics must be none with a second moment: no theorem covers the three."
+            )
 
     @property
     def units(self) -> tuple[float, int, int]:

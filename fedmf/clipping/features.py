@@ -1,4 +1,6 @@
-"""Second moments of clipped updates in exact integer arithmetic: of rows, and their sum over users."""
+"""Second moments of clipped updates in exact integer arithmetic: of rows, and their sum over
+users.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ _NAME: Final = "second"
 
 
 def fixed_point_energies(
-    rows: Tensor, second_moment: SecondMoment, bits: int = FRACTION_BITS, feature_bits: int = FRACTION_BITS
+    rows: Tensor,
+    second_moment: SecondMoment,
+    bits: int = FRACTION_BITS,
+    feature_bits: int = FRACTION_BITS,
 ) -> Tensor:
-    """Features of n·ζ·2⁻ᴮ in units of ζ²·2⁻ᶠ: ⌊Σ_{j∈block} n_j²·2^(F − 2B)⌋ of every row n and block.
+    """Features of n·ζ·2⁻ᴮ in units of ζ²·2⁻ᶠ: ⌊Σ_{j∈block} n_j²·2^(F − 2B)⌋ of every row n and
+    block.
 
     Args:
         rows: integers, shape (users, d), int64, each row of norm at most 2ᴮ.
@@ -64,13 +70,15 @@ def check_second_moment(second_moment: SecondMoment) -> DiagonalMoment | BlockEn
     """
     if not isinstance(second_moment, DiagonalMoment | BlockEnergies):
         raise ValueError(
-            f"second moment (of a run) must be squares or block energies; got {type(second_moment).__name__}."
+            "second moment (of a run) must be squares or block energies; got"
+            f" {type(second_moment).__name__}."
         )
     return second_moment
 
 
 class FeatureSum:
-    """Σ_u ⌊features of u's integers⌋ in units of ζ²·2⁻ᶠ; a sum of no features where none are asked for.
+    """Σ_u ⌊features of u's integers⌋ in units of ζ²·2⁻ᶠ; a sum of no features where none are asked
+    for.
 
     Args:
         form: squares or block energies; None for no features.
@@ -86,7 +94,9 @@ class FeatureSum:
         ValueError: another form.
     """
 
-    def __init__(self, form: SecondMoment | None, device: torch.device, bits: int, feature_bits: int) -> None:
+    def __init__(
+        self, form: SecondMoment | None, device: torch.device, bits: int, feature_bits: int
+    ) -> None:
         self.bits = bits
         self.feature_bits = feature_bits
         self._form = None if form is None else check_second_moment(form)
@@ -103,7 +113,9 @@ class FeatureSum:
     def add_rows(self, integers: Tensor) -> None:
         """Add the features of users' integers, shape (users, d)."""
         if self._form is not None:
-            self.total += fixed_point_energies(integers, self._form, self.bits, self.feature_bits).sum(dim=0)
+            self.total += fixed_point_energies(
+                integers, self._form, self.bits, self.feature_bits
+            ).sum(dim=0)
 
     @property
     def shift(self) -> int:
@@ -130,11 +142,16 @@ class FeatureSum:
                 f"got {second.dtype}, {tuple(second.shape)}."
             )
         if bool((second < 0).any()):
-            raise ValueError(f"slice second must hold sums of squares; got {int(second.min())} units.")
-        # In float64: an integer sum of hostile entries could overflow. It is right to 2⁻⁵³ of each entry.
+            raise ValueError(
+                f"slice second must hold sums of squares; got {int(second.min())} units."
+            )
+        # In float64: an integer sum of hostile entries could overflow. It is right to 2⁻⁵³ of each
+        # entry.
         energy = float(second.to(torch.float64).sum()) * 2.0**-self.feature_bits
         if energy > users:
-            raise ValueError(f"slice second must add up to at most {users} zeta^2; got {energy:.6g} zeta^2.")
+            raise ValueError(
+                f"slice second must add up to at most {users} zeta^2; got {energy:.6g} zeta^2."
+            )
         return second.to(self.total.device)
 
     def values(self, clip_norm: float) -> Tensor:

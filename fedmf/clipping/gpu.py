@@ -15,14 +15,19 @@ _AT_ONCE = 128
 
 
 def add_clipped_on_gpu(
-    rows: Tensor, origin: Tensor | None, clip_norm: float, scale: float, limit: float, totals: Tensor
+    rows: Tensor,
+    origin: Tensor | None,
+    clip_norm: float,
+    scale: float,
+    limit: float,
+    totals: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Do as `add_clipped` on the device of ``rows``; norms differ from its own by rounding alone.
 
-    Rows are read three times: for their norms, for the squares of their integers, and to be added up. The
-    second and the third pass are the twin of `add_bounded`: both make an integer by `_integers`, and a row
-    with squares above its limit is not added. In addition to the rows there is a float64 for each row and
-    `gpu_kernels.BLOCK` entries, and three numbers for each row.
+    Rows are read three times: for their norms, for the squares of their integers, and to be added
+    up. The second and the third pass are the twin of `add_bounded`: both make an integer by
+    `_integers`, and a row with squares above its limit is not added. In addition to the rows there
+    is a float64 for each row and `gpu_kernels.BLOCK` entries, and three numbers for each row.
 
     Args:
         rows: shape (users, d), float32 or float64. A row of norm above 10¹⁵⁴ adds nothing.
@@ -30,7 +35,8 @@ def add_clipped_on_gpu(
         clip_norm: ζ.
         scale: of a clipped row of norm ζ.
         limit: see `add_bounded`.
-        totals: shape (1, d), the sum of all rows; or (users, d), one sum for each row; int64; changed.
+        totals: shape (1, d), the sum of all rows; or (users, d), one sum for each row; int64;
+            changed.
 
     Returns:
         The signs of the rows, shape (users,), int64; their Σ n², float64; and which count, bool.
@@ -40,8 +46,8 @@ def add_clipped_on_gpu(
     """
     if find_spec("triton") is None:
         raise RuntimeError(
-            "triton (compiler of the GPU kernels) must be installed for training on a GPU; install the "
-            "`triton` extra, or train on the CPU."
+            "triton (compiler of the GPU kernels) must be installed for training on a GPU; install"
+            " the `triton` extra, or train on the CPU."
         )
     kernels: Any = importlib.import_module("fedmf.clipping.gpu_kernels")
     users, dimension = rows.shape

@@ -1,4 +1,5 @@
 """Clip-and-sum on a GPU in Triton: three passes over the rows and nothing as large as they are."""
+
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 # pyright: reportIndexIssue=false, reportOptionalOperand=false, reportReturnType=false, reportInvalidTypeForm=false
@@ -10,7 +11,8 @@ import triton.language as tl
 
 from fedmf.clipping.bounded_add import WIDEST
 
-LANES, PANEL = 16, 4096
+LANES = 16
+PANEL = 4096
 """Within a panel, entry 16k + l goes to partial sum l, one after the other."""
 
 BLOCK = 32 * PANEL
@@ -28,8 +30,11 @@ USERS = 64
 AHEAD = 8
 """Loads that a thread has under way."""
 
-_PANEL, _LANES, _PANELS = tl.constexpr(PANEL), tl.constexpr(LANES), tl.constexpr(BLOCK // PANEL)
-_AHEAD, _WIDEST = tl.constexpr(AHEAD), tl.constexpr(WIDEST)
+_PANEL = tl.constexpr(PANEL)
+_LANES = tl.constexpr(LANES)
+_PANELS = tl.constexpr(BLOCK // PANEL)
+_AHEAD = tl.constexpr(AHEAD)
+_WIDEST = tl.constexpr(WIDEST)
 
 
 @triton.jit
@@ -57,7 +62,8 @@ def _halved(x, COUNT: tl.constexpr):
 @triton.jit
 def sum_squares(rows, origin, squares, step, length, SHIFTED: tl.constexpr):
     """squares[u, block] ← Σ (row − origin)² over a block of row u."""
-    user, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    user = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1).to(tl.int64)
     begin = block * (_PANELS * _PANEL)
     row = rows + user * step
     places = tl.arange(0, _PANELS)[:, None] * _PANEL + tl.arange(0, _LANES)[None, :]
@@ -95,7 +101,8 @@ def judge(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.c
         total += tl.load(place + block, mask=known, other=0.0)
     good = total < float("inf")
     norm = tl.sqrt(tl.where(good, total, 0.0))
-    zeta, scale = tl.load(limits), tl.load(limits + 1)
+    zeta = tl.load(limits)
+    scale = tl.load(limits + 1)
     factor = scale / tl.where(norm > zeta, norm, zeta)
     tl.store(factors + user, tl.where(norm > 0.0, factor, 0.0), mask=known)
     sign = tl.where(norm <= tl.load(limits + 2), 1, -1)
@@ -113,9 +120,14 @@ def _integers(difference, factor):
 
 @triton.jit
 def square_integers(rows, origin, factors, squares, step, length, SHIFTED: tl.constexpr):
-    """squares[u, block] ← Σ n² over a block of row u, infinite if an entry is too large to be an integer."""
-    user, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    begin, row, factor = block * (_PANELS * _PANEL), rows + user * step, tl.load(factors + user)
+    """squares[u, block] ← Σ n² over a block of row u, infinite if an entry is too large to be an
+    integer.
+    """
+    user = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1).to(tl.int64)
+    begin = block * (_PANELS * _PANEL)
+    row = rows + user * step
+    factor = tl.load(factors + user)
     places = tl.arange(0, _PANELS)[:, None] * _PANEL + tl.arange(0, _LANES)[None, :]
     lanes = tl.zeros([_PANELS, _LANES], tl.float64)
     inside = begin + _PANELS * _PANEL <= length
@@ -123,7 +135,9 @@ def square_integers(rows, origin, factors, squares, step, length, SHIFTED: tl.co
         for first in range(0, tl.minimum(length - begin, _PANEL), _AHEAD * _LANES):
             for ahead in tl.static_range(_AHEAD):
                 at = begin + places + first + ahead * _LANES
-                whole, good = _integers(_differences(row, origin, at, length, inside, SHIFTED), factor)
+                whole, good = _integers(
+                    _differences(row, origin, at, length, inside, SHIFTED), factor
+                )
                 wide = tl.where(good, whole.to(tl.float64), float("inf"))
                 lanes += wide * wide
     tl.store(squares + user * tl.num_programs(1) + block, _all(lanes))
@@ -131,8 +145,9 @@ def square_integers(rows, origin, factors, squares, step, length, SHIFTED: tl.co
 
 @triton.jit
 def admit(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.constexpr):
-    """A user with Σ n² not within the limit, `limits`[3], adds nothing: neither integers nor a sign. Nor has
-    one with Σ n² = 0 a sign. The sum of a row is left where the squares of its first block were.
+    """A user with Σ n² not within the limit, `limits`[3], adds nothing: neither integers nor a
+    sign. Nor has one with Σ n² = 0 a sign. The sum of a row is left where the squares of its first
+    block were.
     """
     user = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     known = user < users
@@ -161,9 +176,18 @@ def _row_integers(row, origin_part, factor, at, length, inside):
 
 @triton.jit
 def add_scaled(
-    rows, origin, factors, totals, step, apart, length, users,
-    COLUMNS: tl.constexpr, USERS: tl.constexpr, SHIFTED: tl.constexpr,
-):  # fmt: skip
+    rows,
+    origin,
+    factors,
+    totals,
+    step,
+    apart,
+    length,
+    users,
+    COLUMNS: tl.constexpr,
+    USERS: tl.constexpr,
+    SHIFTED: tl.constexpr,
+):
     """total += Σ over some users of trunc((row − origin)·factor), in integers: in whatever order.
 
     The next users' total begins ``apart`` entries further on; 0 if there is one total.

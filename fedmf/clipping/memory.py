@@ -1,7 +1,7 @@
 """Vectors as long as a model: in large pages where they are large, and filled without torch's pool.
 
-A kernel of torch on more than 32,768 entries wakes threads that then spin for about a millisecond in case of
-another. In a round of few milliseconds that costs more than it saves.
+A kernel of torch on more than 32,768 entries wakes threads that then spin for about a millisecond
+in case of another. In a round of few milliseconds that costs more than it saves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from fedmf.clipping.workers import on_all_cores
 #: Entries that a core deals with at once: what is between two passes stays in its cache.
 PART: Final = 1 << 17
 _LINE: Final = 64
-#: Vectors that are kept to be given out again: mean, model and velocity, and what others held longer.
+#: Vectors that are kept to be given out again: mean, model and velocity, and what others held
+#: longer.
 _MOST_FREED: Final = 5
 
 
@@ -51,7 +52,8 @@ def zero_vector(count: int, dtype: torch.dtype, device: torch.device | None = No
 
 
 class _Pool:
-    """Memory of vectors that are no longer referenced: no system has to clear fresh pages for the next.
+    """Memory of vectors that are no longer referenced: no system has to clear fresh pages for the
+    next.
 
     Where a round makes a new model and frees an old one, clearing took as long as everything else.
     """
@@ -80,7 +82,8 @@ _POOL: Final = _Pool()
 
 
 def new_vector(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a vector that is not yet filled; on a processor in memory that was used before, if there is any.
+    """Return a vector that is not yet filled; on a processor in memory that was used before, if
+    there is any.
 
     >>> first = new_vector(5, torch.float32, torch.device("cpu"))
     >>> place = first.data_ptr()
@@ -95,7 +98,9 @@ def new_vector(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def in_parts(work: Callable[[slice], None], vector: Tensor) -> None:
-    """Do elementwise work on a vector: on a processor on all cores, in parts that fit their caches."""
+    """Do elementwise work on a vector: on a processor on all cores, in parts that fit their
+    caches.
+    """
     if vector.device.type == "cpu":
         on_all_cores(work, parts_of(vector.numel()))
     else:
@@ -107,7 +112,8 @@ def copied_vector(vector: Tensor) -> Tensor:
     if vector.device.type != "cpu" or vector.ndim != 1 or vector.dtype != torch.float32:
         return vector.clone()
     copied = empty_vector(vector.numel(), vector.dtype)
-    source, target = vector.detach().numpy(), copied.numpy()
+    source = vector.detach().numpy()
+    target = copied.numpy()
     on_all_cores(lambda part: np.copyto(target[part], source[part]), parts_of(vector.numel()))
     return copied
 

@@ -16,10 +16,14 @@ from fedmf.noise.loops import compiled
 _ROWS: Final = 64
 
 NEAR: Final = 1.0 + 2.0**-18
-"""Units by which a feature of one row less one of another may differ from that of the exact features."""
+"""Units by which a feature of one row less one of another may differ from that of the exact
+features.
+"""
 
 
-def integer_features(rows: Tensor, moment: SecondMoment, steps: int, bits: int, feature_bits: int) -> Tensor:
+def integer_features(
+    rows: Tensor, moment: SecondMoment, steps: int, bits: int, feature_bits: int
+) -> Tensor:
     """Return the second moments of the rows of each step, in units of ζ²·2⁻ᶠ.
 
     Args:
@@ -33,9 +37,10 @@ def integer_features(rows: Tensor, moment: SecondMoment, steps: int, bits: int, 
         Σ of the features of rows, each an integer, shape (steps, size), int64.
 
     Guarantees:
-        A row adds integers that depend on it alone. Squares and energies are cut, ⌊e⌋; products, with √2 off
-        the diagonal, are the integers nearest e·(1 + θ), |θ| < 2⁻⁵¹, with |e| ≤ 2³¹. So the
-        features of a row less those of another one, or zero, are less than `NEAR` away from the exact ones.
+        A row adds integers that depend on it alone. Squares and energies are cut, ⌊e⌋; products,
+        with √2 off the diagonal, are the integers nearest e·(1 + θ), |θ| < 2⁻⁵¹, with |e| ≤ 2³¹. So
+        the features of a row less those of another one, or zero, are less than `NEAR` away from the
+        exact ones.
 
     >>> rows = torch.tensor([[3 << 29, -(1 << 30)], [1 << 30, 0]])
     >>> (integer_features(rows, FullMatrix(2), 1, 31, 31).double() / 2**31).numpy().round(6).tolist()

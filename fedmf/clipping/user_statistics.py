@@ -56,7 +56,9 @@ class UserScalar(ABC):
             ValueError: it is above ``users`` times `bound`.
         """
         if not -users * self.bound <= total <= users * self.bound:
-            raise ValueError(f"slice {self.name} must add up to at most {users * self.bound}; got {total}.")
+            raise ValueError(
+                f"slice {self.name} must add up to at most {users * self.bound}; got {total}."
+            )
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class StatisticSums:
             if given.dtype != torch.int64 or given.shape != (1,):
                 shape = tuple(given.shape)
                 raise ValueError(
-                    f"slice {statistic.name} must be int64 of shape (1,); got {given.dtype}, {shape}."
+                    f"slice {statistic.name} must be int64 of shape (1,); got {given.dtype},"
+                    f" {shape}."
                 )
             sums._totals[statistic] = int(given)
             statistic.check(int(given), users)

@@ -19,9 +19,9 @@ R = TypeVar("R")
 class Workers(Generic[T]):
     """Threads that train groups, each with a tool of its own, such as a gradient.
 
-    Kernels run on one thread each, in any number of workers, so their bits do not depend on that number.
-    That is also faster than several threads in one small kernel. Torch decides how many there are
-    (`torch.get_num_threads`, OMP_NUM_THREADS).
+    Kernels run on one thread each, in any number of workers, so their bits do not depend on that
+    number. That is also faster than several threads in one small kernel. Torch decides how many
+    there are (`torch.get_num_threads`, OMP_NUM_THREADS).
 
     Args:
         make: makes the tool of one thread.
@@ -42,7 +42,8 @@ class Workers(Generic[T]):
         return self._tools.made
 
     def each(self, work: Callable[[Any, Any], None], items: Iterable[Any], total: Any) -> None:
-        """Do ``work(item, sum)`` for all items; ``total`` is one worker's sum, the others are merged into it.
+        """Do ``work(item, sum)`` for all items; ``total`` is one worker's sum, the others are
+        merged into it.
 
         Items are drawn from their iterator as workers become free, so only a few exist at once.
 
@@ -88,7 +89,8 @@ class Workers(Generic[T]):
 
 
 def on_all_cores(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """``work`` of each item, in order; of several on as many threads as torch has, with kernels of one each.
+    """``work`` of each item, in order; of several on as many threads as torch has, with kernels of
+    one each.
 
     Raises:
         Exception: what the first item to fail raised; none is under way any more.

@@ -1,4 +1,6 @@
-"""Who takes part when, as a value: rounds, planned cohort size, contract, and how cohorts are drawn."""
+"""Who takes part when, as a value: rounds, planned cohort size, contract, and how cohorts are
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ class CohortSchedule:
     Args:
         rounds: n.
         draw: gives the users of a round.
-        is_order: whether that is an order of all users, of whom the first m join that are connected and
-            admitted.
+        is_order: whether that is an order of all users, of whom the first m join that are connected
+            and admitted.
 
-    Guarantees: ``cohort(t)`` depends only on what the schedule was made of; no user appears twice in a
-    round, within b rounds of itself, or more than k times.
+    Guarantees: ``cohort(t)`` depends only on what the schedule was made of; no user appears twice
+    in a round, within b rounds of itself, or more than k times.
     """
 
     rounds: int
@@ -55,20 +57,22 @@ class Cohorts(Value):
     """
 
     rounds: Annotated[
-        int, Field("number of rounds, for which the noise is calibrated", "n", ge=1, le=LARGEST_HORIZON)
+        int,
+        Field("number of rounds, for which the noise is calibrated", "n", ge=1, le=LARGEST_HORIZON),
     ] = 240
     users_per_round: Annotated[
         int, Field("planned users per round; sums are divided by this number", "m", ge=1)
     ] = 36
     min_separation: Annotated[
-        int | None, Field("smallest distance between two rounds of a user; derived if not set", "b", ge=1)
+        int | None,
+        Field("smallest distance between two rounds of a user; derived if not set", "b", ge=1),
     ] = None
     max_participations: Annotated[
         int | None, Field("largest number of rounds of a user; derived if not set", "k", ge=1)
     ] = None
 
-    #: Whether a secret seed draws the cohorts, whether users take turns, so that none joins more often than
-    #: others, and whether each round is an order of all users.
+    #: Whether a secret seed draws the cohorts, whether users take turns, so that none joins more
+    #: often than others, and whether each round is an order of all users.
     secret: ClassVar[bool] = False
     in_turns: ClassVar[bool] = False
     is_order: ClassVar[bool] = False
@@ -78,7 +82,8 @@ class Cohorts(Value):
 
         Args:
             users: N.
-            bands: p of the mechanism, if it was fixed: the least b for which a banded C is amplified.
+            bands: p of the mechanism, if it was fixed: the least b for which a banded C is
+                amplified.
 
         Raises:
             ValueError: m > N, or (n, k, b) that do not fit together.
@@ -118,18 +123,23 @@ class Cohorts(Value):
         Raises:
             ValueError: cohorts of that size cannot keep the contract.
         """
-        m, n, k = self.users_per_round, contract.rounds, contract.max_participations
-        window = min(contract.min_separation, n)  # a separation beyond the horizon asks no more than b = n
+        m = self.users_per_round
+        n = contract.rounds
+        k = contract.max_participations
+        window = min(
+            contract.min_separation, n
+        )  # a separation beyond the horizon asks no more than b = n
         if m * window > users:
             raise ValueError(
-                f"m (cohort size) must be at most the number of eligible users; got m={m}, but with {users} "
-                f"users and b={contract.min_separation} only {users // window} are sure to be eligible in "
-                "every round."
+                f"m (cohort size) must be at most the number of eligible users; got m={m}, but with"
+                f" {users} users and b={contract.min_separation} only {users // window} are sure to"
+                " be eligible in every round."
             )
         if n * m > users * k:
             raise ValueError(
-                f"k (max_participations) must allow n*m = {n * m} participations; got k={k} for {users} "
-                f"users. Use k of at least {-(-n * m // users)}, fewer rounds or smaller cohorts."
+                f"k (max_participations) must allow n*m = {n * m} participations; got k={k} for"
+                f" {users} users. Use k of at least {-(-n * m // users)}, fewer rounds or smaller"
+                " cohorts."
             )
 
     @abstractmethod
@@ -141,8 +151,8 @@ class Cohorts(Value):
 class CyclicCohorts(Cohorts):
     """The users take turns in one random order, m at a time.
 
-    Consecutive participations of a user are ⌊U/m⌋ or ⌈U/m⌉ rounds apart, and no user takes part more
-    than ⌈n·m/U⌉ times.
+    Consecutive participations of a user are ⌊U/m⌋ or ⌈U/m⌉ rounds apart, and no user takes part
+    more than ⌈n·m/U⌉ times.
 
     >>> schedule = CyclicCohorts(9, 2).schedule(6, Participation(9, 3, 3), seed=1)
     >>> bool((schedule.cohort(0) == schedule.cohort(3)).all())
@@ -153,7 +163,8 @@ class CyclicCohorts(Cohorts):
     in_turns: ClassVar[bool] = True
 
     def _draw(self, users: int, contract: Participation, seed: int) -> Draw:
-        order, m = np.random.default_rng(seed).permutation(users), self.users_per_round
+        order = np.random.default_rng(seed).permutation(users)
+        m = self.users_per_round
         return lambda t: np.sort(order[(t * m + np.arange(m)) % users])
 
 
@@ -161,12 +172,13 @@ class CyclicCohorts(Cohorts):
 class AvailableCohorts(Cohorts):
     """Every round samples m users that are connected and eligible under (n, k, b).
 
-    The schedule has for each round a random order of all users, from a public seed. The first m of it take
-    part who are connected and whom the contract admits: b rounds after the last participation, at most k
-    times. Where fewer are left, all of them take part; the mean update is divided by m all the same. Who is
-    connected, and who took part before, is known when the round begins. A simulation takes every user for
-    connected, so that each round samples m eligible users uniformly; this cannot be amplified. If b is unset
-    it is half of what a cyclic order keeps, so that half of the users may be away.
+    The schedule has for each round a random order of all users, from a public seed. The first m of
+    it take part who are connected and whom the contract admits: b rounds after the last
+    participation, at most k times. Where fewer are left, all of them take part; the mean update is
+    divided by m all the same. Who is connected, and who took part before, is known when the round
+    begins. A simulation takes every user for connected, so that each round samples m eligible users
+    uniformly; this cannot be amplified. If b is unset it is half of what a cyclic order keeps, so
+    that half of the users may be away.
 
     >>> schedule = AvailableCohorts(4, 2).schedule(5, Participation(4, 2, 2), seed=1)
     >>> sorted(schedule.cohort(3).tolist()), schedule.cohort(3).tolist() == schedule.cohort(3).tolist()
@@ -197,4 +209,6 @@ def cyclic_participation(users: int, cohort_size: int, rounds: int) -> Participa
             f"m (cohort size) must lie in 1..{users}, the number of users; got {cohort_size}. "
             "A round cannot have more users than exist."
         )
-    return Participation(rounds, -(-rounds * cohort_size // users), min(users // cohort_size, rounds))
+    return Participation(
+        rounds, -(-rounds * cohort_size // users), min(users // cohort_size, rounds)
+    )

@@ -31,4 +31,6 @@ __all__ = [
 ]
 
 #: What `[data]` may be, by kind.
-DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(Digits, Synthetic, Table, Hub, OnNodes, Idx)
+DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(
+    Digits, Synthetic, Table, Hub, OnNodes, Idx
+)

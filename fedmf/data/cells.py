@@ -1,8 +1,8 @@
 """Cells as text, numbers or ids of users: what one becomes depends on it and its column's type.
 
-Columns are Arrow arrays as `fedmf.data.table_reader` and `column_of` give them, whole or in chunks, or lists
-of text. A cell that cannot be parsed is a null, or NaN, and raises nothing; a column whose *type* holds
-nothing of the kind is rejected.
+Columns are Arrow arrays as `fedmf.data.table_reader` and `column_of` give them, whole or in chunks,
+or lists of text. A cell that cannot be parsed is a null, or NaN, and raises nothing; a column whose
+*type* holds nothing of the kind is rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _TEXT: Final = (
     *(types.is_string, types.is_large_string, types.is_string_view),
     *(types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary),
 )
-#: Whole numbers that float64 tells apart lie below this; of smaller floating types below other powers of 2.
+#: Whole numbers that float64 tells apart lie below this; of smaller floating types below other
+#: powers of 2.
 _EXACT: Final = {16: 2**11, 32: 2**24, 64: 2**53}
 _POINT_ZERO: Final = re.compile(r"([+-]?[0-9]{1,400})\.0*")
 #: As Python, NumPy and Arrow write large floats; an id such as "12e5" is none.
@@ -38,9 +39,11 @@ _MARK: Final = "\ufeff"
 
 
 def column_of(values: Any) -> Any:
-    """An array, a list or a column of a data frame as an Arrow array; of several types as text, cell by cell.
+    """An array, a list or a column of a data frame as an Arrow array; of several types as text,
+    cell by cell.
 
-    Guarantees: what a cell is as a number or an id depends neither on other cells nor on how it is typed.
+    Guarantees: what a cell is as a number or an id depends neither on other cells nor on how it is
+    typed.
 
     >>> column_of([7, "ann", None, 7.5]).to_pylist()
     ['7', 'ann', None, '7.5']
@@ -58,7 +61,9 @@ def column_of(values: Any) -> Any:
 
 def _as_text(value: Any) -> str | None:
     value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, complex) and value.imag == 0:  # one complex cell made all of its column complex
+    if (
+        isinstance(value, complex) and value.imag == 0
+    ):  # one complex cell made all of its column complex
         value = value.real
     if isinstance(value, bytes):
         return value.decode(errors="replace")
@@ -86,15 +91,22 @@ def texts(column: Any, place: str = "column") -> Any:
         try:
             column = encoded.cast(arrow.large_string())
         except arrow.ArrowInvalid:  # also columns of strings in Parquet may hold what is no UTF-8
-            cells = [None if cell is None else cell.decode(errors="replace") for cell in encoded.to_pylist()]
+            cells = [
+                None if cell is None else cell.decode(errors="replace")
+                for cell in encoded.to_pylist()
+            ]
             column = arrow.array(cells, arrow.large_string())
     else:
         try:
             column = column.cast(arrow.large_string())
         except (arrow.ArrowNotImplementedError, arrow.ArrowInvalid):
-            raise ValueError(f"{place} must hold text, numbers or times; got {column.type}.") from None
+            raise ValueError(
+                f"{place} must hold text, numbers or times; got {column.type}."
+            ) from None
     empty = compute.call_function("equal", [column, arrow.scalar("", arrow.large_string())])
-    return compute.call_function("if_else", [empty, arrow.scalar(None, arrow.large_string()), column])
+    return compute.call_function(
+        "if_else", [empty, arrow.scalar(None, arrow.large_string()), column]
+    )
 
 
 def cells_of(column: Any, place: str = "column") -> list[str]:
@@ -120,7 +132,8 @@ def numbers(column: Any, place: str = "column") -> NDArray[np.float64]:
 
 
 def lists_of_numbers(column: Any, width: int, place: str = "column") -> NDArray[np.float64]:
-    """Lists of so many numbers, shape (rows, width); NaN where one has another length, or an entry is none.
+    """Lists of so many numbers, shape (rows, width); NaN where one has another length, or an entry
+    is none.
 
     Raises:
         ValueError: a column of something else.
@@ -144,7 +157,8 @@ def ids(column: Any, place: str = "column") -> Any:
     """Ids of users as large strings in canonical form (`canonical_id`).
 
     Returns:
-        Null if a row names no user: a missing or empty cell, NaN, bytes that are not UTF-8, or a float too
+        Null if a row names no user: a missing or empty cell, NaN, bytes that are not UTF-8, or a
+            float too
         large to be told from its neighbours.
 
     Raises:
@@ -184,17 +198,19 @@ def _number(cell: str | None) -> float:
 def canonical_id(text: str) -> str:
     """The one text of an id; "" where none can be told.
 
-    Two texts of one person must not become two users, who would take part twice as often. So blanks around
-    an id and byte order marks are dropped, characters are composed (Unicode NFC), and an integer that
-    passed through a floating type, as pandas makes of integers next to a missing one, is that integer again.
-    Leading zeros and capitals stay: "007" and "7" are two people.
+    Two texts of one person must not become two users, who would take part twice as often. So blanks
+    around an id and byte order marks are dropped, characters are composed (Unicode NFC), and an
+    integer that passed through a floating type, as pandas makes of integers next to a missing one,
+    is that integer again. Leading zeros and capitals stay: "007" and "7" are two people.
 
     Args:
         text: of the id.
 
     Returns:
-        A fixed point of this function. An integer written as a float of 2⁵³ or more has lost digits: "". So
-        has a text with U+FFFD, which stands for bytes that are not UTF-8; no record can hold one with NUL.
+        A fixed point of this function. An integer written as a float of 2⁵³ or more has lost
+            digits: "". So
+        has a text with U+FFFD, which stands for bytes that are not UTF-8; no record can hold one
+        with NUL.
 
     >>> [canonical_id(text) for text in ("49176123450.0", "4.917612345e+10", " ann ", "007", "1e+300")]
     ['49176123450', '49176123450', 'ann', '007', '']
@@ -227,8 +243,8 @@ def require_canonical(user_ids: Iterable[str]) -> None:
 def places(column: Any, known: Sequence[str], missing: str = "") -> NDArray[np.int64]:
     """Which of some names each cell is, blanks around it aside; −1 for none of them.
 
-    A cell that is none as it is written is compared as `canonical_id` writes it, as pandas writes integers
-    next to a missing cell as 1.0.
+    A cell that is none as it is written is compared as `canonical_id` writes it, as pandas writes
+    integers next to a missing cell as 1.0.
 
     Args:
         column: of text.
@@ -259,8 +275,9 @@ def require_once(names: Sequence[str | None], place: str = "") -> tuple[str, ...
     """
     if None in names:
         raise ValueError(
-            f"user_list must have a user id in each row; got none in row {names.index(None) + 1}{place}. A "
-            "float of 2⁵³ or more has lost its last digits: write the id in full."
+            "user_list must have a user id in each row; got none in row"
+            f" {names.index(None) + 1}{place}. A float of 2⁵³ or more has lost its last digits:"
+            " write the id in full."
         )
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice or not names:
@@ -292,8 +309,9 @@ def read_user_list(path: Path, column: str) -> tuple[str, ...]:
             lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(
-                f"user_list (data.user-list) must be a readable file with one id per line; got {path}: "
-                f"{error}. Write the ids of all users into it who may take part; they become public."
+                "user_list (data.user-list) must be a readable file with one id per line; got"
+                f" {path}: {error}. Write the ids of all users into it who may take part; they"
+                " become public."
             ) from None
         names += [canonical_id(line) or None for line in lines if line]
     return require_once(names, f" ({path})")

@@ -27,8 +27,8 @@ from fedmf.data.structure import (
 
 #: Takes the list of users, or the classes, from the data themselves, which makes them public.
 FROM_DATA: Final = "from-data"
-#: Whose a test part is: examples that no user of the run ever owned, those of people who are no users of the
-#: run, or examples taken from the users of the run, which no noise covers.
+#: Whose a test part is: examples that no user of the run ever owned, those of people who are no
+#: users of the run, or examples taken from the users of the run, which no noise covers.
 TestOwner = Literal["nobody", "held-out users", "training users"]
 
 
@@ -41,14 +41,17 @@ class NumberedUsers(Sequence[str]):
     """
 
     def __init__(self, users: int) -> None:
-        self._users, self._width = users, len(str(users - 1))
+        self._users = users
+        self._width = len(str(users - 1))
 
     def __len__(self) -> int:
         return self._users
 
     def __getitem__(self, index: Any) -> Any:
         found = range(self._users)[index]
-        return f"user-{found:0{self._width}d}" if isinstance(found, int) else [self[u] for u in found]
+        return (
+            f"user-{found:0{self._width}d}" if isinstance(found, int) else [self[u] for u in found]
+        )
 
     def index_of(self, user_id: str) -> int:
         """The place of an id; KeyError for one that is not here."""
@@ -65,19 +68,20 @@ class Dataset(ABC):
     in messages and in the ledger, and by their index, 0..U − 1, in here.
 
     Attributes:
-        user_ids: the unique, stable ids, by index. A sequence, not necessarily a list: it may format its
-            ids on demand.
-        test_features: shape (tests, …), on the dataset's device, or several such tensors by the names under
-            which the model takes them; of no tests, nothing is evaluated.
+        user_ids: the unique, stable ids, by index. A sequence, not necessarily a list: it may
+            format its ids on demand.
+        test_features: shape (tests, …), on the dataset's device, or several such tensors by the
+            names under which the model takes them; of no tests, nothing is evaluated.
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
-        vocabulary: number of tokens where features are tokens, or bounds of integers by name, else 0.
-        test_owner: the owner of the test part: "nobody", "held-out users", who are no users of this data set,
-            or "training users".
+        vocabulary: number of tokens where features are tokens, or bounds of integers by name, else
+            0.
+        test_owner: the owner of the test part: "nobody", "held-out users", who are no users of this
+            data set, or "training users".
 
-    Guarantees: the examples of a user and their order depend neither on the device nor on the users asked for
-    together with it. A user may own nothing. Features that could not be read are NaN; `examples` raises if
-    a user's examples cannot be given.
+    Guarantees: the examples of a user and their order depend neither on the device nor on the users
+    asked for together with it. A user may own nothing. Features that could not be read are NaN;
+    `examples` raises if a user's examples cannot be given.
     """
 
     user_ids: Sequence[str]
@@ -87,10 +91,11 @@ class Dataset(ABC):
     vocabulary: int | Mapping[str, int] = 0
     test_owner: TestOwner = "nobody"
 
-    #: Whether `examples` of several users always has as many rows of each as `sizes` says, so that no user's
-    #: rows can be taken for another's. Users of other data sets are loaded one by one.
+    #: Whether `examples` of several users always has as many rows of each as `sizes` says, so that
+    #: no user's rows can be taken for another's. Users of other data sets are loaded one by one.
     counts_are_exact: ClassVar[bool] = False
-    #: Whether users' examples are here, rather than on nodes that train them; there they have no size here.
+    #: Whether users' examples are here, rather than on nodes that train them; there they have no
+    #: size here.
     has_examples: bool = True
 
     @staticmethod
@@ -108,29 +113,32 @@ class Dataset(ABC):
         """A data set of arrays or tensors with a user for each example.
 
         Args:
-            x: features, shape (examples, …), or several such arrays by the names of the model's arguments;
-                float64 becomes float32.
+            x: features, shape (examples, …), or several such arrays by the names of the model's
+                arguments; float64 becomes float32.
             y: labels, shape (examples, …): numbers, class numbers, or names of classes.
             users: the user of each example, shape (examples,): strings or integers of any dtype.
             user_list: the ids of all users, which is public; "from-data" takes them from ``users``.
-            classes: how many there are, or their names in order; None where labels are numbers of a floating
-                type, or tokens.
+            classes: how many there are, or their names in order; None where labels are numbers of a
+                floating type, or tokens.
             test: features and labels of the test part, which must not be of private rows.
             test_owner: the owner of the test part.
-            vocabulary: integers among the features are below it, such as tokens, which labels may be too, or
-                categories; or a bound by name. Default: the largest of the test part, plus one.
+            vocabulary: integers among the features are below it, such as tokens, which labels may
+                be too, or categories; or a bound by name. Default: the largest of the test part,
+                plus one.
 
         Raises:
-            ValueError: lengths that differ, no user list, labels of which it is not told what they are, or no
-                example that can be used.
+            ValueError: lengths that differ, no user list, labels of which it is not told what they
+                are, or no example that can be used.
 
-        Guarantees: an example with a user who is not on the user list, a label that is none of the classes,
-        an integer that is not below its bound, or numbers that are not finite, is left out and changes
+        Guarantees: an example with a user who is not on the user list, a label that is none of the
+        classes, an integer that is not below its bound, or numbers that are not finite, is left out
+        and changes
             nothing else.
 
         >>> x, y, users = [[0.5], [1.5], [2.5]], [0, 1, 1], ["a", "b", 7]
         >>> Dataset.from_arrays(x, y, users, user_list=["a", "b"], classes=2)
-        InMemoryDataset(users=2, examples=2, features=(1,) float32, labels=() int64 below 2, tests=0)
+        InMemoryDataset(users=2, examples=2, features=(1,) float32, labels=() int64 below 2,
+        tests=0)
         """
         features = each(_tensor, x)
         lengths = [len(part) for part in (*named(features).values(), y, users)]
@@ -149,21 +157,25 @@ class Dataset(ABC):
             ]
             if any(whole):
                 raise ValueError(
-                    "vocabulary (integers of x are below it) must be given if there is no test part."
+                    "vocabulary (integers of x are below it) must be given if there is no test"
+                    " part."
                 )
-        labels, test_labels = (_labels(given, names, count, bool(vocabulary)) for given in (y, test_y))
+        labels, test_labels = (
+            _labels(given, names, count, bool(vocabulary)) for given in (y, test_y)
+        )
         ids_of_rows = _ids(users)
         user_ids = _listed(user_list, ids_of_rows)
         owned = partition_by_owner(places(ids_of_rows, user_ids), np.arange(len(user_ids)))
         kept = torch.from_numpy(readable(test_x, test_labels, count))
-        test_x, test_labels = each(lambda part: part[kept], test_x), test_labels[kept]
+        test_x = each(lambda part: part[kept], test_x)
+        test_labels = test_labels[kept]
         within = _within(features, named(structure_of(test_x, vocabulary)))
         owned = owned.keeping(readable(features, labels, count) & within)
         if not owned.order.size:
             raise ValueError(
-                "x, y and users must hold an example with a user on the user list, numbers that are "
-                "finite, and a label that is one of the classes; got none. Labels "
-                'that are text need their names: classes=["no", "yes"].'
+                "x, y and users must hold an example with a user on the user list, numbers that are"
+                " finite, and a label that is one of the classes; got none. Labels that are text"
+                ' need their names: classes=["no", "yes"].'
             )
         return InMemoryDataset(
             features=features,
@@ -194,8 +206,8 @@ class Dataset(ABC):
             user: column of the users' ids.
             label: column of the labels; several columns of numbers for several numbers an example.
             features: columns of numbers; None for all others.
-            test: a frame with the same columns, without rows of users on the user list; its user column
-                may be omitted.
+            test: a frame with the same columns, without rows of users on the user list; its user
+                column may be omitted.
             options: ``user_list``, ``classes`` and ``test_owner`` of `from_arrays`.
 
         Raises:
@@ -211,7 +223,9 @@ class Dataset(ABC):
         [1, 1]
         """
         labels = [label] if isinstance(label, str) else list(label)
-        frame, test = (part.to_pandas() if hasattr(part, "to_pandas") else part for part in (frame, test))
+        frame, test = (
+            part.to_pandas() if hasattr(part, "to_pandas") else part for part in (frame, test)
+        )
         for name, part in (("frame", frame), ("test", test)):
             if not hasattr(part, "columns") and (name == "frame" or part is not None):
                 raise TypeError(f"{name} must be a data frame; got {type(part).__name__}.")
@@ -228,23 +242,29 @@ class Dataset(ABC):
         x, y = examples(frame, "frame")
         if len(x) and (wordy := [names[i] for i in np.flatnonzero(np.isnan(x).all(axis=0))]):
             raise ValueError(
-                f"features must be columns of numbers; got no number in {', '.join(wordy)[:300]}. Name those "
-                "to use (features=[…]), or read text with a schema (docs/data-and-models.md)."
+                f"features must be columns of numbers; got no number in {', '.join(wordy)[:300]}."
+                " Name those to use (features=[…]), or read text with a schema"
+                " (docs/data-and-models.md)."
             )
         data = Dataset.from_arrays(x, y, users, test=tests, **options)
         tested = _ids(test[user]) if test is not None and user in test.columns else []
         if data.test_owner != "training users" and not {*data.user_ids}.isdisjoint(tested):
             raise ValueError(
-                "test (rows) must not belong to users on the user list; got rows of some users. If this is "
-                "intended, pass test_owner='training users': their evaluation is then not private."
+                "test (rows) must not belong to users on the user list; got rows of some users. If"
+                " this is intended, pass test_owner='training users': their evaluation is then not"
+                " private."
             )
         return data
 
     @property
     def structure(self) -> ExampleStructure:
-        """Shapes and types of the test part; below ``classes`` and ``vocabulary`` if there are any."""
+        """Shapes and types of the test part; below ``classes`` and ``vocabulary`` if there are
+        any.
+        """
         features = structure_of(self.test_features, self.vocabulary)
-        return ExampleStructure(features, TensorStructure.of(self.test_labels, self.classes or None))
+        return ExampleStructure(
+            features, TensorStructure.of(self.test_labels, self.classes or None)
+        )
 
     @abstractmethod
     def index_of(self, user_id: str) -> int:
@@ -262,8 +282,8 @@ class Dataset(ABC):
             users: indices, shape (m,).
 
         Returns:
-            Features, shape (Σ sizes, …) or a mapping of such tensors, and labels, shape (Σ sizes, …), on the
-            dataset's device.
+            Features, shape (Σ sizes, …) or a mapping of such tensors, and labels, shape (Σ sizes,
+            …), on the dataset's device.
         """
 
     @abstractmethod
@@ -285,8 +305,8 @@ class InMemoryDataset(Dataset):
     """Examples in tensors, and for each user the rows it owns.
 
     Args:
-        features: shape (examples, …), of any real type; or several such tensors by the names under which the
-            model takes them.
+        features: shape (examples, …), of any real type; or several such tensors by the names under
+            which the model takes them.
         labels: shape (examples, …), of any real type.
         owned: for each user the indices of its examples; examples may belong to no user.
         user_ids: unique, stable names; user u is called ``user_ids[u]``.
@@ -294,12 +314,14 @@ class InMemoryDataset(Dataset):
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
         test_owner: the owner of the test part.
-        vocabulary: number of tokens where features are tokens, or bounds of integers by name, else 0.
-        has_examples: whether users' examples are here; else their nodes have them, and all own nothing here.
+        vocabulary: number of tokens where features are tokens, or bounds of integers by name, else
+            0.
+        has_examples: whether users' examples are here; else their nodes have them, and all own
+            nothing here.
 
     Raises:
-        ValueError: ids that are no text, not unique, or not as `canonical_id` writes them, rows that are no
-            indices, or users' examples that differ in shape or type from the test part.
+        ValueError: ids that are no text, not unique, or not as `canonical_id` writes them, rows
+            that are no indices, or users' examples that differ in shape or type from the test part.
     """
 
     counts_are_exact: ClassVar[bool] = True
@@ -318,19 +340,28 @@ class InMemoryDataset(Dataset):
     def __post_init__(self) -> None:
         if len(self.owned) != len(self.user_ids):
             raise ValueError(
-                f"owned (rows of users) must be one array for each of {len(self.user_ids)} user ids; got "
-                f"{len(self.owned)}. Dataset.from_arrays takes the user of each example."
+                f"owned (rows of users) must be one array for each of {len(self.user_ids)} user"
+                f" ids; got {len(self.owned)}. Dataset.from_arrays takes the user of each example."
             )
-        assert len(self._index) == len(self._partition)  # or ids, or what is no index of a row, were refused
+        assert len(self._index) == len(
+            self._partition
+        )  # or ids, or what is no index of a row, were refused
         for name in ("features", "labels"):
-            mine, tests = getattr(self, name), getattr(self, f"test_{name}")
+            mine = getattr(self, name)
+            tests = getattr(self, f"test_{name}")
             for part in (mine, tests):
                 if not all(isinstance(values, Tensor) for values in named(part).values()):
-                    raise ValueError(f"{name} must be torch tensors; got other objects. Use torch.as_tensor.")
+                    raise ValueError(
+                        f"{name} must be torch tensors; got other objects. Use torch.as_tensor."
+                    )
                 if len({len(values) for values in named(part).values()}) > 1:
-                    raise ValueError(f"{name} must have as many rows under every name; they do not.")
+                    raise ValueError(
+                        f"{name} must have as many rows under every name; they do not."
+                    )
             if _layout(mine) != _layout(tests):
-                raise ValueError(f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(mine)}.")
+                raise ValueError(
+                    f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(mine)}."
+                )
 
     def __repr__(self) -> str:
         structure = self.structure
@@ -346,11 +377,15 @@ class InMemoryDataset(Dataset):
 
     @cached_property
     def _index(self) -> dict[str, int]:
-        if (wrong := next((user for user in self.user_ids if not isinstance(user, str)), None)) is not None:
+        if (
+            wrong := next((user for user in self.user_ids if not isinstance(user, str)), None)
+        ) is not None:
             raise ValueError(f"user ids must be strings; got {wrong!r}. Convert each with str.")
         index = {name: u for u, name in enumerate(self.user_ids)}
         if len(index) < len(self.user_ids):
-            raise ValueError(f"user ids must be unique; got {len(index)} different of {len(self.user_ids)}.")
+            raise ValueError(
+                f"user ids must be unique; got {len(index)} different of {len(self.user_ids)}."
+            )
         if not isinstance(self.user_ids, NumberedUsers):
             require_canonical(self.user_ids)
         return index
@@ -376,18 +411,27 @@ class InMemoryDataset(Dataset):
     def to(self, device: torch.device | str) -> Self:
         """See `Dataset.to`."""
         names = ("features", "labels", "test_features", "test_labels")
-        return replace(self, **{name: each(lambda x: x.to(device), getattr(self, name)) for name in names})
+        return replace(
+            self, **{name: each(lambda x: x.to(device), getattr(self, name)) for name in names}
+        )
 
 
 def _layout(features: Features) -> str:
     """Names, shapes and types, as text."""
-    parts = [f"{name} {tuple(x.shape[1:])} {x.dtype}".lstrip() for name, x in sorted(named(features).items())]
+    parts = [
+        f"{name} {tuple(x.shape[1:])} {x.dtype}".lstrip()
+        for name, x in sorted(named(features).items())
+    ]
     return ", ".join(parts)
 
 
 def _tensor(values: Any) -> Tensor:
     """A copy, which no later change of the values moves."""
-    tensor = values.detach().clone() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    tensor = (
+        values.detach().clone()
+        if isinstance(values, Tensor)
+        else torch.from_numpy(np.array(values))
+    )
     return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
@@ -396,8 +440,8 @@ def _columns(frame: Any, names: Sequence[str], called: str) -> dict[str, Any]:
     present = list(map(str, frame.columns))
     if wrong := [name for name in names if present.count(name) != 1 or names.count(name) != 1]:
         raise ValueError(
-            f"column {wrong[0]!r} must be in {called} once and asked for once; {called} has the columns "
-            f"{', '.join(present)[:300]}."
+            f"column {wrong[0]!r} must be in {called} once and asked for once; {called} has the"
+            f" columns {', '.join(present)[:300]}."
         )
     return {name: column_of(frame.iloc[:, present.index(name)]) for name in names}
 
@@ -410,15 +454,20 @@ def _matrix(columns: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.floa
 
 
 def _ids(values: Any) -> list[str | None]:
-    """The canonical id of each (`canonical_id`), however they are typed; None for values that name no user.
+    """The canonical id of each (`canonical_id`), however they are typed; None for values that name
+    no user.
 
     >>> _ids(["ann", 7, 7.0, None, float("nan"), 10**30])
     ['ann', '7', '7', None, None, '1000000000000000000000000000000']
     """
-    return ids(column_of(values.numpy() if isinstance(values, Tensor) else values), "users").to_pylist()
+    return ids(
+        column_of(values.numpy() if isinstance(values, Tensor) else values), "users"
+    ).to_pylist()
 
 
-def _listed(user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | None]) -> tuple[str, ...]:
+def _listed(
+    user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | None]
+) -> tuple[str, ...]:
     """The ids of all users.
 
     Raises:
@@ -426,9 +475,9 @@ def _listed(user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | N
     """
     if user_list is None or (isinstance(user_list, str) and user_list != FROM_DATA):
         raise ValueError(
-            "user_list (ids of all users) must be given, because it is public: all ids, known before any row "
-            f"is read, or user_list={FROM_DATA!r}, which publishes the ids that occur in the rows; got "
-            f"{user_list!r:.100}."
+            "user_list (ids of all users) must be given, because it is public: all ids, known"
+            f" before any row is read, or user_list={FROM_DATA!r}, which publishes the ids that"
+            f" occur in the rows; got {user_list!r:.100}."
         )
     if isinstance(user_list, str):
         return require_once(sorted({name for name in ids_of_rows if name}))
@@ -436,7 +485,9 @@ def _listed(user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | N
 
 
 def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: bool) -> Tensor:
-    """Labels as a tensor: numbers, tokens, or class numbers, where −1 stands for any other value."""
+    """Labels as a tensor: numbers, tokens, or class numbers, where −1 stands for any other
+    value.
+    """
     if names:
         return torch.from_numpy(places(_ids(y), [name or "" for name in names]))
     if isinstance(y, Tensor) or np.ndim(y) > 1:
@@ -451,8 +502,8 @@ def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: bool)
         return torch.where(labels == labels.double().round(), labels, -1).to(torch.int64)
     if whole and not vocabulary:
         raise ValueError(
-            "classes must be given unless labels are floating-point numbers: their number, or their names "
-            "in order, which are public; got none."
+            "classes must be given unless labels are floating-point numbers: their number, or their"
+            " names in order, which are public; got none."
         )
     return labels.long() if whole else labels.float()
 
@@ -463,7 +514,11 @@ def _within(features: Features, structures: Mapping[str, TensorStructure]) -> ND
     good = torch.ones(len(parts[0][0]), dtype=torch.bool)
     for values, bound in parts:
         if bound is not None and values.dtype != torch.bool:
-            most = bound - 1 if values.is_floating_point() else min(bound - 1, torch.iinfo(values.dtype).max)
+            most = (
+                bound - 1
+                if values.is_floating_point()
+                else min(bound - 1, torch.iinfo(values.dtype).max)
+            )
             fits = (values >= 0) & (values <= most)
             good &= fits.reshape(len(values), math.prod(values.shape[1:])).all(dim=1)
     return good.numpy()

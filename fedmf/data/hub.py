@@ -23,14 +23,15 @@ _ROWS: Final = 1024
 class Hub(Table):
     """A data set of the Hugging Face hub, or a folder in its format, spread over users.
 
-    ``path`` is its name on the hub (which needs a network the first time) or a folder: Parquet files
-    named after their split, or what ``save_to_disk`` wrote. The split "train" is spread. The test part is the
-    split "test" or, without one, what ``test_split`` says; at most 10,000 examples of it are used. With
-    partition "by-user", rows of the split "test" that belong to users of the run are left out unless
-    ``test_split`` is "examples". For private runs take typed files (Parquet, Arrow): the types of CSV and
-    JSON are inferred from the rows themselves. The one feature column holds images, which become (channels,
-    height, width) in [0, 1], or numbers, in lists of any depth. With ``text_column`` the split "train" is a
-    table of texts, and the test part is taken from it.
+    ``path`` is its name on the hub (which needs a network the first time) or a folder: Parquet
+    files named after their split, or what ``save_to_disk`` wrote. The split "train" is spread. The
+    test part is the split "test" or, without one, what ``test_split`` says; at most 10,000 examples
+    of it are used. With partition "by-user", rows of the split "test" that belong to users of the
+    run are left out unless ``test_split`` is "examples". For private runs take typed files
+    (Parquet, Arrow): the types of CSV and JSON are inferred from the rows themselves. The one
+    feature column holds images, which become (channels, height, width) in [0, 1], or numbers, in
+    lists of any depth. With ``text_column`` the split "train" is a table of texts, and the test
+    part is taken from it.
 
     >>> Hub(path="ylecun/mnist", class_names=("0..9",), input_shape=(1, 28, 28)).feature_columns
     ('image',)
@@ -48,22 +49,28 @@ class Hub(Table):
                 f"label_columns; got {', '.join(self.feature_columns)}."
             )
         if not (self.input_shape or self.text_column):
-            raise ValueError("input_shape must be declared with dataset 'hub', such as 3,32,32; got none.")
+            raise ValueError(
+                "input_shape must be declared with dataset 'hub', such as 3,32,32; got none."
+            )
 
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`."""
         splits = loaded(self.path)
-        train, tested = splits["train"], None if self.text_column else splits.get("test")
+        train = splits["train"]
+        tested = None if self.text_column else splits.get("test")
         names = train.column_names
         if missing := [name for name in (*self.features, *self._others) if name not in names]:
-            raise ValueError(f"column {missing[0]!r} is missing; {self.path} has {', '.join(names)[:300]}.")
+            raise ValueError(
+                f"column {missing[0]!r} is missing; {self.path} has {', '.join(names)[:300]}."
+            )
         people = self.listed_users(self.holds_out_users and tested is None)
         rows = self.read(self._columns(train))
         tests = None if tested is None else self.read(self._columns(tested))
         if tests is not None and self.test_owner == "held-out users" and tests.users is None:
             raise ValueError(
-                f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows of the "
-                "run's users are left out; test_split 'examples' needs none, but is not private."
+                f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows"
+                " of the run's users are left out; test_split 'examples' needs none, but is not"
+                " private."
             )
         return self.dataset_of(rows, people, tests)
 
@@ -80,7 +87,8 @@ class Hub(Table):
 
         A test part need not have the column of users.
         """
-        (feature,), names = self.features, [name for name in self._others if name in split.column_names]
+        (feature,) = self.features
+        names = [name for name in self._others if name in split.column_names]
         names += [feature] * bool(self.text_column)
         for first in range(0, len(split), _ROWS):
             rows = range(first, min(first + _ROWS, len(split)))
@@ -88,16 +96,20 @@ class Hub(Table):
             columns = {name: table.column(name) for name in names}
             if not self.text_column:
                 columns[feature] = np.full((len(rows), math.prod(self.shape)), np.nan)
-                for place, value in zip(columns[feature], decoded(split, rows, feature), strict=True):
+                for place, value in zip(
+                    columns[feature], decoded(split, rows, feature), strict=True
+                ):
                     if value is not None and value.shape == self.shape:
                         place[...] = value.ravel()
             yield columns
 
 
 def decoded(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | None]:
-    """What the rows hold: pixels in [0, 1] with channels first, or numbers as they are; None for neither.
+    """What the rows hold: pixels in [0, 1] with channels first, or numbers as they are; None for
+    neither.
 
-    They are decoded together or, if that fails, one by one, so that a row's numbers depend on that row alone.
+    They are decoded together or, if that fails, one by one, so that a row's numbers depend on that
+    row alone.
     """
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -111,7 +123,9 @@ def decoded(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | 
 def _example(value: Any) -> NDArray[np.float32] | None:
     numbers = np.asarray(value)
     if numbers.dtype == np.uint8:
-        numbers = (numbers[None] if numbers.ndim == 2 else np.moveaxis(numbers, -1, 0)) / np.float32(255)
+        numbers = (
+            numbers[None] if numbers.ndim == 2 else np.moveaxis(numbers, -1, 0)
+        ) / np.float32(255)
     return numbers.astype(np.float32) if numbers.dtype.kind in "iuf" else None
 
 
@@ -132,8 +146,11 @@ def loaded(name: str) -> Any:
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"path must name a data set on the hub or a folder in its format; got {name!r}: {reason}"
+            f"path must name a data set on the hub or a folder in its format; got {name!r}:"
+            f" {reason}"
         ) from error
     if "train" not in splits:
-        raise ValueError(f"path must have a split 'train'; got {', '.join(map(str, splits))} in {name}.")
+        raise ValueError(
+            f"path must have a split 'train'; got {', '.join(map(str, splits))} in {name}."
+        )
     return splits

@@ -29,7 +29,8 @@ class _Images(SpreadOptions):
 
     partition: Spread = "iid"
     input_shape: Annotated[
-        tuple[int, ...], Field("shape of an example: 1,8,8 for convolutions; default: vectors", ge=1)
+        tuple[int, ...],
+        Field("shape of an example: 1,8,8 for convolutions; default: vectors", ge=1),
     ] = ()
     pixels: ClassVar[int]
     levels: ClassVar[int]
@@ -38,7 +39,9 @@ class _Images(SpreadOptions):
         """See `DatasetOptions.example_inputs`."""
         return (
             PublicInput("classes", "10", "the data set"),
-            PublicInput("shape of an example", in_words(self.input_shape or (self.pixels,)), "configuration"),
+            PublicInput(
+                "shape of an example", in_words(self.input_shape or (self.pixels,)), "configuration"
+            ),
             PublicInput("normalisation", f"pixels / {self.levels}", "fixed"),
         )
 
@@ -57,7 +60,9 @@ class _Images(SpreadOptions):
             )
         (images, labels), (test_images, test_labels) = (
             (
-                torch.from_numpy(x.astype(np.float32) / np.float32(self.levels)).reshape(-1, *shape),
+                torch.from_numpy(x.astype(np.float32) / np.float32(self.levels)).reshape(
+                    -1, *shape
+                ),
                 torch.from_numpy(y.astype(np.int64)),
             )
             for x, y in (train, test)
@@ -95,7 +100,9 @@ class Digits(_Images):
         spec: Any = importlib.util.find_spec("sklearn")  # which itself is slow to import
         if spec is None or spec.origin is None:
             raise ValueError("dataset 'digits' needs the extra: pip install 'fedmf[data]'.")
-        table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+        table = np.loadtxt(
+            Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=","
+        )
         rng = np.random.default_rng([self.seed, 0xD161])
         parts = hold_out(len(table), self.test_fraction, rng, "examples")
         test, train = ((table[rows, :-1], table[rows, -1]) for rows in parts)
@@ -104,10 +111,11 @@ class Digits(_Images):
 
 @dataclass(frozen=True)
 class Idx(_Images):
-    """MNIST, Fashion-MNIST or another folder of its four files in the format IDX, packed (``.gz``) or not.
+    """MNIST, Fashion-MNIST or another folder of its four files in the format IDX, packed (``.gz``)
+    or not.
 
-    Training images are spread over users; the test files, which belong to no user, are the test part.
-    Features are scaled to [0, 1].
+    Training images are spread over users; the test files, which belong to no user, are the test
+    part. Features are scaled to [0, 1].
     """
 
     kind: ClassVar[str] = "idx"
@@ -120,14 +128,22 @@ class Idx(_Images):
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`."""
         train, test = (
-            (_idx(self.path, f"{part}-images-idx3-ubyte"), _idx(self.path, f"{part}-labels-idx1-ubyte"))
+            (
+                _idx(self.path, f"{part}-images-idx3-ubyte"),
+                _idx(self.path, f"{part}-labels-idx1-ubyte"),
+            )
             for part in ("train", "t10k")
         )
         for images, labels in (train, test):
-            if len(images) != len(labels) or images.ndim < 2 or labels.ndim > 1 or labels.max(initial=0) > 9:
+            if (
+                len(images) != len(labels)
+                or images.ndim < 2
+                or labels.ndim > 1
+                or labels.max(initial=0) > 9
+            ):
                 raise ValueError(
-                    f"path must hold as many images as labels 0 to 9; got {len(images)} and {len(labels)} in "
-                    f"{self.path}."
+                    f"path must hold as many images as labels 0 to 9; got {len(images)} and"
+                    f" {len(labels)} in {self.path}."
                 )
         return self._dataset(train, test, np.random.default_rng([self.seed, 0x1D8]))
 

@@ -1,4 +1,6 @@
-"""Lines of a file or a pipe as they arrive; one that is too long is passed over, never held whole."""
+"""Lines of a file or a pipe as they arrive; one that is too long is passed over, never held
+whole.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,13 @@ class Lines:
     A byte order mark at the beginning is dropped.
 
     Args:
-        read: gives what has arrived, at least a byte, and nothing at the end (`arriving` for a pipe).
+        read: gives what has arrived, at least a byte, and nothing at the end (`arriving` for a
+            pipe).
         longest: most bytes of a line; in place of a longer one there is `PASSED_OVER`.
 
     Guarantees:
-        The lines do not depend on how the text was cut into pieces, and no more than ``longest`` bytes and
-        a piece are held.
+        The lines do not depend on how the text was cut into pieces, and no more than ``longest``
+        bytes and a piece are held.
 
     >>> lines = Lines(iter([b"ab\\nc", b"d\\n\\nlonger", b" than 4\\ne", b""]).__next__, longest=4)
     >>> lines.peek(), lines.take(9), lines.take(9), lines.take(9)
@@ -59,11 +62,12 @@ class Lines:
         return [line for line in part if line.strip()]
 
     def join_quoted(self, is_row: Callable[[bytes], bool]) -> None:
-        """From here on lines of CSV that are one row, by a cell in quotes that holds line ends, are joined.
+        """From here on lines of CSV that are one row, by a cell in quotes that holds line ends, are
+        joined.
 
-        A line with an odd number of quotes that is no row begins one, which ends with the next such line. If
-        they are none, or longer than a line may be, each line is for itself: a quote that nothing closes
-        swallows no rows.
+        A line with an odd number of quotes that is no row begins one, which ends with the next such
+        line. If they are none, or longer than a line may be, each line is for itself: a quote that
+        nothing closes swallows no rows.
 
         Args:
             is_row: whether some lines, with line feeds between them, are a row.
@@ -82,10 +86,13 @@ class Lines:
                 odd = line.count(b'"') % 2 == 1
                 if begun and odd and is_row(whole := b"\n".join([*begun, line])):
                     ready.append(whole)
-                    begun, size = [], 0
+                    begun = []
+                    size = 0
                     continue
                 if begun and (odd or line is PASSED_OVER or size + len(line) > self._longest):
-                    ready, begun, size = ready + begun, [], 0
+                    ready = ready + begun
+                    begun = []
+                    size = 0
                 if begun or (odd and not is_row(line)):
                     begun.append(line)
                     size += len(line)
@@ -101,12 +108,14 @@ def _cut(read: Callable[[], bytes], longest: int) -> Iterator[list[bytes]]:
     def line(text: bytes) -> bytes:
         return text.removesuffix(b"\r") if len(text) <= longest else PASSED_OVER
 
-    held, mark = bytearray(), _MARK
+    held = bytearray()
+    mark = _MARK
     while piece := read():
         *ended, rest = piece.split(b"\n")
         if ended:
             ended[0] = bytes(held + ended[0]).removeprefix(mark)
-            held, mark = bytearray(), b""
+            held = bytearray()
+            mark = b""
         held += rest
         del held[longest + len(mark) + 1 :]  # enough to see that it is too long
         yield [line(text) for text in ended]
@@ -116,8 +125,8 @@ def _cut(read: Callable[[], bytes], longest: int) -> Iterator[list[bytes]]:
 def arriving(descriptor: int) -> Callable[[], bytes]:
     """Reads what has arrived at a descriptor, which is not closed here.
 
-    A signal that comes between two steps of Python and the wait would be noticed when rows come, perhaps
-    never; so no wait is longer than a second.
+    A signal that comes between two steps of Python and the wait would be noticed when rows come,
+    perhaps never; so no wait is longer than a second.
     """
     arrived = select.poll()
     arrived.register(descriptor, select.POLLIN)

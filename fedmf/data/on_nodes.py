@@ -1,4 +1,6 @@
-"""Rows that stay on the nodes of a deployment: each has a file of its own users, the server none of them."""
+"""Rows that stay on the nodes of a deployment: each has a file of its own users, the server none of
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,15 @@ from fedmf.values import Field
 
 @dataclass(frozen=True)
 class OnNodes(Table):
-    """Rows with a class, in files that stay on the nodes of a deployment; each node has its own users.
+    """Rows with a class, in files that stay on the nodes of a deployment; each node has its own
+    users.
 
-    The server reads the user list and, if there is one, the test file. It never opens ``path``: there a node
-    finds its users' rows, unless its node config says ``data-path``. A node says that it serves all users who
-    have rows there; with ``data-user-list`` in its node config, a file like ``user_list``, only those on it.
-    A schema, ``PATH#DIGEST``, is read on the server and on every node, there where ``data-schema`` in its
-    node config says; the digest shows that it is the same one.
+    The server reads the user list and, if there is one, the test file. It never opens ``path``:
+    there a node finds its users' rows, unless its node config says ``data-path``. A node says that
+    it serves all users who have rows there; with ``data-user-list`` in its node config, a file like
+    ``user_list``, only those on it. A schema, ``PATH#DIGEST``, is read on the server and on every
+    node, there where ``data-schema`` in its node config says; the digest shows that it is the same
+    one.
     """
 
     kind: ClassVar[str] = "on-nodes"
@@ -41,7 +45,9 @@ class OnNodes(Table):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.label_columns or self.text_column:
-            raise ValueError("label_columns and text_column must be omitted on nodes: rows have a class.")
+            raise ValueError(
+                "label_columns and text_column must be omitted on nodes: rows have a class."
+            )
 
     @property
     def holds_out_users(self) -> bool:
@@ -60,23 +66,28 @@ class OnNodes(Table):
         Raises:
             ValueError: it is another one.
         """
-        schema, (path, _, digest) = super().declared, self.schema.partition("#")
+        schema = super().declared
+        path, _, digest = self.schema.partition("#")
         if schema is not None and schema.digest != digest:
             raise ValueError(
-                f"schema must end in #{schema.digest}, the digest of {path}; got {digest or 'none'}. It "
-                "ensures that all nodes use the same schema."
+                f"schema must end in #{schema.digest}, the digest of {path}; got"
+                f" {digest or 'none'}. It ensures that all nodes use the same schema."
             )
         return schema
 
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`: what a server knows."""
-        x, y = torch.zeros(0, *self.shape), torch.zeros(0, dtype=torch.int64)
-        people, test = self.listed_users(False), (x, y)
+        x = torch.zeros(0, *self.shape)
+        y = torch.zeros(0, dtype=torch.int64)
+        people = self.listed_users(False)
+        test = (x, y)
         if self.test_path:
             tests = dataclasses.replace(self, path=self.test_path)
             rows = tests.read(tests.batches((self.user_column,)))
             if not rows.readable.any():
-                raise ValueError(f"test_path must hold a readable row; got none in {self.test_path}.")
+                raise ValueError(
+                    f"test_path must hold a readable row; got none in {self.test_path}."
+                )
             kept = np.flatnonzero(rows.readable)
             test = rows.features[kept], rows.labels[kept]
         return InMemoryDataset(
@@ -91,7 +102,8 @@ class OnNodes(Table):
         )
 
     def here(self, path: str = "", user_list: str = "", schema: str = "") -> InMemoryDataset:
-        """The users who own rows on the node on which this is called: all are trained, nothing is held out.
+        """The users who own rows on the node on which this is called: all are trained, nothing is
+        held out.
 
         Args:
             path: where the rows are, if not where all nodes have them.
@@ -101,7 +113,9 @@ class OnNodes(Table):
         Raises:
             ValueError: the rows cannot be read.
         """
-        named = f"{schema}#{self.schema.partition('#')[2]}" if schema and self.schema else self.schema
+        named = (
+            f"{schema}#{self.schema.partition('#')[2]}" if schema and self.schema else self.schema
+        )
         node = dataclasses.replace(self, path=path or self.path, schema=named)
         rows = node.read(node.batches())
         if user_list:

@@ -20,7 +20,8 @@ _DRAWN: Final = "drawn from the public seed; no private rows"
 
 @dataclass(frozen=True)
 class PublicInput:
-    """Something that is fixed, or declared, before any user's rows are read, so that noise need not hide it.
+    """Something that is fixed, or declared, before any user's rows are read, so that noise need not
+    hide it.
 
     Args:
         name: what it is.
@@ -54,13 +55,19 @@ class DatasetOptions(Value, ABC):
     ] = 360
     partition: Annotated[
         Literal[Spread, "by-user"],
-        Field("who owns which examples; by-user: from the user column; each-example: each is a user"),
+        Field(
+            "who owns which examples; by-user: from the user column; each-example: each is a user"
+        ),
     ] = "iid"
-    test_fraction: Annotated[float, Field("share of the examples held out for testing", gt=0, lt=1)] = 0.2
+    test_fraction: Annotated[
+        float, Field("share of the examples held out for testing", gt=0, lt=1)
+    ] = 0.2
     seed: Annotated[
         int,
         Field(
-            "public seed of ownership, initial parameters, cohorts and order of examples", ge=0, le=2**63 - 1
+            "public seed of ownership, initial parameters, cohorts and order of examples",
+            ge=0,
+            le=2**63 - 1,
         ),
     ] = 0
 
@@ -116,7 +123,8 @@ class SpreadOptions(DatasetOptions):
     """A data set with examples that are spread over users."""
 
     dirichlet_alpha: Annotated[
-        float, Field("α of the label shares of partition dirichlet; smaller is more unequal", "α", gt=0)
+        float,
+        Field("α of the label shares of partition dirichlet; smaller is more unequal", "α", gt=0),
     ] = 0.5
 
     def split(self, labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:

@@ -56,7 +56,9 @@ class Partition(Sequence[NDArray[np.int64]]):
         return np.diff(self.edges)
 
     def keeping(self, rows: NDArray[np.bool_]) -> Self:
-        """Without the examples where ``rows``, shape (examples,), is false; users may be left with none."""
+        """Without the examples where ``rows``, shape (examples,), is false; users may be left with
+        none.
+        """
         kept = rows[self.order]
         return type(self)(self.order[kept], np.concatenate([[0], np.cumsum(kept)])[self.edges])
 
@@ -70,7 +72,9 @@ class Partition(Sequence[NDArray[np.int64]]):
 def partition_evenly(examples: int, users: int, rng: np.random.Generator) -> Partition:
     """A random split into parts of equal size, up to one."""
     check_users(users, examples)
-    return Partition.of([np.sort(part) for part in np.array_split(rng.permutation(examples), users)])
+    return Partition.of(
+        [np.sort(part) for part in np.array_split(rng.permutation(examples), users)]
+    )
 
 
 def partition_each(examples: int, users: int) -> Partition:
@@ -80,7 +84,9 @@ def partition_each(examples: int, users: int) -> Partition:
         ValueError: as many users were not declared.
     """
     if users != examples:
-        raise ValueError(f"users must be {examples} (partition 'each-example': one each); got {users}.")
+        raise ValueError(
+            f"users must be {examples} (partition 'each-example': one each); got {users}."
+        )
     return Partition(np.arange(examples), np.arange(examples + 1))
 
 
@@ -93,7 +99,8 @@ def partition_by_label(
     passing to the remaining labels when a pool runs dry.
 
     References:
-        Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data Distribution", section 3.
+        Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data Distribution", section
+        3.
     """
     check_users(users, labels.size)
     classes = int(labels.max()) + 1
@@ -112,7 +119,9 @@ def partition_by_label(
 def _label_counts(
     quota: int, taste: NDArray[np.float64], left: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """How many examples of each label a user draws: from its preference, without pools that have run dry."""
+    """How many examples of each label a user draws: from its preference, without pools that have
+    run dry.
+    """
     counts = np.zeros_like(left)
     while missing := quota - int(counts.sum()):
         weights = np.where(counts < left, taste, 0.0)
@@ -125,7 +134,9 @@ def _label_counts(
 def check_users(users: int, examples: int) -> None:
     """Reject a split that leaves somebody without examples."""
     if not 1 <= users <= examples:
-        raise ValueError(f"users must lie in 1..{examples}, the number of training examples; got {users}.")
+        raise ValueError(
+            f"users must lie in 1..{examples}, the number of training examples; got {users}."
+        )
 
 
 def hold_out(
@@ -142,23 +153,26 @@ def hold_out(
     wanted = round(fraction * count)
     if not 1 <= wanted < count:
         raise ValueError(
-            f"test_fraction must hold out between 1 and {count - 1} of {count} {what}; got {fraction}, "
-            f"which is {wanted}."
+            f"test_fraction must hold out between 1 and {count - 1} of {count} {what}; got"
+            f" {fraction}, which is {wanted}."
         )
     order = rng.permutation(count)
     return order[:wanted], order[wanted:]
 
 
-def hold_out_of_each_user(owner: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.bool_]:
+def hold_out_of_each_user(
+    owner: NDArray[np.int64], fraction: float, seed: int
+) -> NDArray[np.bool_]:
     """Each example with probability ``fraction``, but never a user's first.
 
     Args:
-        owner: who owns each example, shape (examples,); −1 for no user; these examples are not held out.
+        owner: who owns each example, shape (examples,); −1 for no user; these examples are not held
+            out.
         fraction: in (0, 1).
         seed: public.
 
-    Guarantees: which examples of a user are held out depends on the seed, the user's place and how many the
-    user owns, not on anybody else.
+    Guarantees: which examples of a user are held out depends on the seed, the user's place and how
+    many the user owns, not on anybody else.
 
     >>> hold_out_of_each_user(np.array([0, 7, 0, 0, -1, 0]), 0.999, 0).tolist()
     [False, False, True, True, False, True]
@@ -182,7 +196,9 @@ def partition_by_owner(owner: NDArray[np.int64], users: NDArray[np.int64]) -> Pa
     >>> partition_by_owner(np.array([3, 0, -1, 3]), np.array([0, 2, 3]))[2].tolist()
     [0, 3]
     """
-    place = np.full(max(int(owner.max(initial=-1)), int(users.max(initial=-1))) + 2, -1, dtype=np.int64)
+    place = np.full(
+        max(int(owner.max(initial=-1)), int(users.max(initial=-1))) + 2, -1, dtype=np.int64
+    )
     place[users] = np.arange(users.size)
     user = place[owner]
     rows = np.flatnonzero(user >= 0)

@@ -51,7 +51,9 @@ AnyColumn = TypeVar("AnyColumn", bound="Column")
 
 
 class Column(BaseModel):
-    """One column; abstract. Its fields are what a schema says of it, without a default where it must."""
+    """One column; abstract. Its fields are what a schema says of it, without a default where it
+    must.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     kind: Any
@@ -65,7 +67,8 @@ class Encoded(Column, ABC):
     """A column that becomes coordinates of a vector; abstract.
 
     Args:
-        nullable: whether cells are expected to be missing, so that valid rows are counted, with noise.
+        nullable: whether cells are expected to be missing, so that valid rows are counted, with
+            noise.
     """
 
     nullable: bool = Field(False, description="with true, valid rows are counted, with noise")
@@ -78,17 +81,22 @@ class Encoded(Column, ABC):
     @property
     @abstractmethod
     def units(self) -> tuple[float, float, float, float]:
-        """(center, scale, lower, upper): a coordinate z stands for center + scale·z, within these bounds."""
+        """(center, scale, lower, upper): a coordinate z stands for center + scale·z, within these
+        bounds.
+        """
 
     @property
     def largest_square(self) -> float:
-        """The largest that the squares of the coordinates of one cell add up to: of a category one is 1."""
+        """The largest that the squares of the coordinates of one cell add up to: of a category one
+        is 1.
+        """
         center, scale, lower, upper = self.units
         return (max(upper - center, center - lower) / scale) ** 2
 
     @abstractmethod
     def measure(self, cells: Any) -> Array:
-        """Coordinates of each cell before bounds apply, shape (cells, coordinates); NaN if it cannot be read.
+        """Coordinates of each cell before bounds apply, shape (cells, coordinates); NaN if it
+        cannot be read.
 
         Args:
             cells: an Arrow array, or a list of text with "" for a missing cell.
@@ -130,7 +138,9 @@ class Number(Encoded):
     @model_validator(mode="after")
     def _within(self) -> Self:
         if not self.lower < self.upper:
-            raise ValueError(f"lower (bound) must be less than upper; got {self.lower} and {self.upper}")
+            raise ValueError(
+                f"lower (bound) must be less than upper; got {self.lower} and {self.upper}"
+            )
         for name in ("center", "fill"):
             value = getattr(self, name)
             if value is not None and not self.lower <= value <= self.upper:
@@ -150,7 +160,9 @@ class Number(Encoded):
         return center, scale, self.lower, self.upper
 
     def measure(self, cells: Any) -> Array:
-        """See `Encoded.measure`; a cell that is neither missing nor a finite number cannot be read."""
+        """See `Encoded.measure`; a cell that is neither missing nor a finite number cannot be
+        read.
+        """
         found = numbers(cells)
         if self.fill is not None:
             found = np.where([not cell for cell in cells_of(cells)], self.fill, found)
@@ -174,7 +186,12 @@ class Category(Encoded):
     kind: Literal["category"] = "category"
     categories: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=_LONGEST_CATEGORY)], ...],
-        Field(min_length=2, max_length=_MOST_CATEGORIES, strict=False, description="all values, in order"),
+        Field(
+            min_length=2,
+            max_length=_MOST_CATEGORIES,
+            strict=False,
+            description="all values, in order",
+        ),
     ]
     fill: str | None = _FILL
 
@@ -224,7 +241,8 @@ class Time(Column):
     Args:
         start: the first time, as ISO 8601.
         end: the first time that is too late.
-        step: width of the grid: a number of seconds, minutes, hours or days, such as "15 min" or "1 day".
+        step: width of the grid: a number of seconds, minutes, hours or days, such as "15 min" or "1
+            day".
 
     >>> hours = Time(start="2026-01-01", end="2026-01-02", step="1 h")
     >>> hours.labels(["2026-01-01T01:59", "2026-01-01T01:59+01:00", "2025-12-31", "soon"])
@@ -239,7 +257,9 @@ class Time(Column):
     @model_validator(mode="after")
     def _grid(self) -> Self:
         if (self.start.tzinfo is None) != (self.end.tzinfo is None) or not self.start < self.end:
-            raise ValueError(f"start must lie before end, in the same zone; got {self.start} and {self.end}")
+            raise ValueError(
+                f"start must lie before end, in the same zone; got {self.start} and {self.end}"
+            )
         if (steps := math.ceil((self.end - self.start) / self._width)) > _MOST_STEPS:
             raise ValueError(f"step must leave at most {_MOST_STEPS} steps; got {steps}")
         return self
@@ -249,22 +269,31 @@ class Time(Column):
         parts = _STEP.fullmatch(self.step)
         if parts is None or not int(parts[1]):
             raise ValueError(
-                f"step must be a number and s, min, h or d, such as '15 min'; got {self.step!r:.100}"
+                "step must be a number and s, min, h or d, such as '15 min'; got"
+                f" {self.step!r:.100}"
             )
         return timedelta(seconds=int(parts[1]) * _SECONDS[parts[2][0]])
 
     def labels(self, cells: Any) -> list[str]:
-        """The beginning of the step of each cell's time, in the zone of ``start``; "" outside the grid.
+        """The beginning of the step of each cell's time, in the zone of ``start``; "" outside the
+        grid.
 
         Args:
-            cells: as ISO 8601, without a zone in that of ``start``; where that has none, all are in UTC.
+            cells: as ISO 8601, without a zone in that of ``start``; where that has none, all are in
+                UTC.
         """
         first = self.start.replace(tzinfo=self.start.tzinfo or UTC)
         labels = []
         for at in map(_time, cells_of(cells)):
-            passed = timedelta(-1) if at is None else at.replace(tzinfo=at.tzinfo or first.tzinfo) - first
+            passed = (
+                timedelta(-1)
+                if at is None
+                else at.replace(tzinfo=at.tzinfo or first.tzinfo) - first
+            )
             inside = timedelta(0) <= passed < self.end - self.start
-            labels.append((self.start + passed // self._width * self._width).isoformat() if inside else "")
+            labels.append(
+                (self.start + passed // self._width * self._width).isoformat() if inside else ""
+            )
         return labels
 
 
@@ -291,7 +320,8 @@ class Ignored(Column):
 
 #: What a column may be, by kind.
 KINDS: Final[dict[str, type[Column]]] = {
-    kind.model_fields["kind"].default: kind for kind in (Number, Category, Text, Time, User, Ignored)
+    kind.model_fields["kind"].default: kind
+    for kind in (Number, Category, Text, Time, User, Ignored)
 }
 
 
@@ -299,8 +329,9 @@ KINDS: Final[dict[str, type[Column]]] = {
 class Schema:
     """Columns by name, each with what its cells may hold.
 
-    A row in which a cell of a column in use is missing, without a public value to fill it, or cannot be
-    read counts for no user. Nothing else depends on it: errors depend on header, schema and configuration.
+    A row in which a cell of a column in use is missing, without a public value to fill it, or
+    cannot be read counts for no user. Nothing else depends on it: errors depend on header, schema
+    and configuration.
 
     Args:
         columns: by name, in the order in which they are declared.
@@ -316,7 +347,9 @@ class Schema:
             raise ValueError("schema (columns) must declare columns, each with a name; got none.")
         users = self.named(User)
         if len(users) > 1:
-            raise ValueError(f"schema (columns) must have at most one of users; got {shown_names(users)}.")
+            raise ValueError(
+                f"schema (columns) must have at most one of users; got {shown_names(users)}."
+            )
 
     def named(self, kind: type[Column]) -> tuple[str, ...]:
         """The columns of a kind."""
@@ -343,7 +376,8 @@ class Schema:
             wanted = " or ".join(name for name, one in KINDS.items() if issubclass(one, kind))
             got = "none of its columns" if column is None else f"a column of kind {column.kind!r}"
             raise ValueError(
-                f"{what} must be a column that the schema declares as {wanted}; got {name!r:.100}, {got}."
+                f"{what} must be a column that the schema declares as {wanted}; got {name!r:.100},"
+                f" {got}."
             )
         return column
 
@@ -360,14 +394,16 @@ class Schema:
         """
         if undeclared := [name for name in names if name not in self.columns]:
             raise ValueError(
-                f"columns must all be declared in the schema; got {shown_names(undeclared)} in {source}, "
-                'which it does not declare. Declare their content, or kind = "ignore".'
+                f"columns must all be declared in the schema; got {shown_names(undeclared)} in"
+                f' {source}, which it does not declare. Declare their content, or kind = "ignore".'
             )
         times = Counter(names)
         for name in self.columns:
             if times[name] > 1 or (not times[name] and name not in optional):
                 fault = "twice or more" if times[name] else "no such column"
-                raise ValueError(f"columns must each occur once; got {fault} for {name!r:.100} in {source}.")
+                raise ValueError(
+                    f"columns must each occur once; got {fault} for {name!r:.100} in {source}."
+                )
 
     def encoding(self, names: Sequence[str] | None = None) -> Encoding:
         """How rows become vectors.
@@ -380,8 +416,12 @@ class Schema:
         """
         wanted = self.named(Encoded) if names is None else tuple(names)
         if not wanted or len(set(wanted)) < len(wanted):
-            raise ValueError(f"columns must be different ones, at least one; got {shown_names(wanted)}.")
-        return Encoding(wanted, tuple(self.column(name, Encoded, "columns (of a vector)") for name in wanted))
+            raise ValueError(
+                f"columns must be different ones, at least one; got {shown_names(wanted)}."
+            )
+        return Encoding(
+            wanted, tuple(self.column(name, Encoded, "columns (of a vector)") for name in wanted)
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -392,7 +432,8 @@ class Schema:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict, columns in their order."""
         return {
-            name: column.model_dump(mode="json", exclude_none=True) for name, column in self.columns.items()
+            name: column.model_dump(mode="json", exclude_none=True)
+            for name, column in self.columns.items()
         }
 
     @classmethod
@@ -407,10 +448,13 @@ class Schema:
 
 def _column(name: str, given: object) -> Column:
     """A column from what a file or record says of it."""
-    given, where = dict(given) if isinstance(given, Mapping) else {}, f"columns.{name[:200]}"
+    given = dict(given) if isinstance(given, Mapping) else {}
+    where = f"columns.{name[:200]}"
     kind = str(given.get("kind"))
     if kind not in KINDS:
-        raise ValueError(f"{where}.kind must be one of {', '.join(KINDS)}; got {given.get('kind')!r:.100}.")
+        raise ValueError(
+            f"{where}.kind must be one of {', '.join(KINDS)}; got {given.get('kind')!r:.100}."
+        )
     keys = {key: about.description for key, about in KINDS[kind].model_fields.items()}
     try:
         return KINDS[kind].model_validate(given)
@@ -422,13 +466,20 @@ def _column(name: str, given: object) -> Column:
     where = f"{where}.{key}".removesuffix(".")
     near = difflib.get_close_matches(key, keys, 1) or keys
     faults = {
-        "missing": f"must be filled in: {keys.get(key)}. Declare public facts; never read them off the rows.",
-        "extra_forbidden": f"must be left out: no such key; did you mean {' or '.join(map(repr, near))}?",
+        "missing": (
+            f"must be filled in: {keys.get(key)}. Declare public facts; never read them off the"
+            " rows."
+        ),
+        "extra_forbidden": (
+            f"must be left out: no such key; did you mean {' or '.join(map(repr, near))}?"
+        ),
     }
     said = error["msg"].removeprefix("Value error, ").replace("tuple", "list")
     fault = re.sub("(Input|Tuple) should", "must", said)
     got = f"; got {error['input']!r:.100}." if key else "."
-    raise ValueError(f"{where} (kind {kind}) " + faults.get(error["type"], f"is wrong: {fault}{got}"))
+    raise ValueError(
+        f"{where} (kind {kind}) " + faults.get(error["type"], f"is wrong: {fault}{got}")
+    )
 
 
 def _time(text: str) -> datetime | None:
@@ -452,14 +503,18 @@ class Encoding:
 
     @cached_property
     def coordinates(self) -> tuple[str, ...]:
-        """Names of the coordinates: of a number its column's, of a category one a value, "city=Graz"."""
+        """Names of the coordinates: of a number its column's, of a category one a value,
+        "city=Graz".
+        """
         endings = [ending for column in self.columns for ending in column.endings]
         return tuple(map(str.__add__, self.owners, endings))
 
     @cached_property
     def owners(self) -> tuple[str, ...]:
         """The column of each coordinate."""
-        return tuple(name for name, of in zip(self.names, self.columns, strict=True) for _ in of.endings)
+        return tuple(
+            name for name, of in zip(self.names, self.columns, strict=True) for _ in of.endings
+        )
 
     @property
     def counts(self) -> bool:
@@ -477,12 +532,15 @@ class Encoding:
         return np.array([column.units for column in self.columns for _ in column.endings])
 
     def measure(self, cells: Sequence[Any]) -> Array:
-        """Coordinates of rows before bounds apply, shape (rows, d); NaN where a cell cannot be read.
+        """Coordinates of rows before bounds apply, shape (rows, d); NaN where a cell cannot be
+        read.
 
         Args:
             cells: of each column in use, Arrow arrays or lists of text, "" for a missing cell.
         """
-        return np.concatenate([one.measure(of) for one, of in zip(self.columns, cells, strict=True)], axis=1)
+        return np.concatenate(
+            [one.measure(of) for one, of in zip(self.columns, cells, strict=True)], axis=1
+        )
 
     def encode(self, measured: Array) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Coordinates of rows within the bounds, and which rows are valid; others are zeros.
@@ -495,6 +553,7 @@ class Encoding:
 
         Guarantees: a row of z depends on that row alone and has norm `norm_bound` at most.
         """
-        valid, (centers, scales, lower, upper) = np.all(~np.isnan(measured), axis=1), self.units.T
+        valid = np.all(~np.isnan(measured), axis=1)
+        centers, scales, lower, upper = self.units.T
         z = np.clip(measured, (lower - centers) / scales, (upper - centers) / scales)
         return np.where(valid[:, None], z, 0.0), valid

@@ -31,13 +31,16 @@ _GUESSES: Final = (
     (
         "user",
         re.compile(
-            "(user|patient|customer|client|person|member|subject|driver|student)([ _-]?(id|name))?|uid|idcode"
+            "(user|patient|customer|client|person|member|subject|driver|student)(["
+            " _-]?(id|name))?|uid|idcode"
         ),
     ),
     ("time", re.compile(r"time|day|(.*[ _-])?(timestamp|datetime|date|at)|date[ _-].*")),
     (
         "category",
-        re.compile("(.*[ _-])?(label|class|category|type|kind|sex|gender|city|country|state|group)"),
+        re.compile(
+            "(.*[ _-])?(label|class|category|type|kind|sex|gender|city|country|state|group)"
+        ),
     ),
     ("text", re.compile(r"(.*[ _-])?(comment|note|text|description|remark|title|name)s?")),
     ("ignore", re.compile(r"|unnamed: 0|(.*[ _-])?id|index|row|device")),
@@ -57,7 +60,8 @@ def read_schema(file: str | Path) -> Schema:
         raise ValueError(f"schema must be a readable TOML file; got {file}: {error}.") from None
     if set(given) != {"columns"} or not isinstance(given["columns"], dict):
         raise ValueError(
-            f"schema must have a table columns and no others; got {', '.join(given) or 'none'} in {file}."
+            f"schema must have a table columns and no others; got {', '.join(given) or 'none'} in"
+            f" {file}."
         )
     return Schema.from_dict(given["columns"])
 
@@ -77,11 +81,12 @@ def draft_schema(file: Path) -> str:
             kinds = {name: _by_name(name) for name in table.names}
         else:
             raise ValueError(
-                f"FILE must have a first line with the names of its columns; {file} has none. Write the "
-                "schema by hand."
+                f"FILE must have a first line with the names of its columns; {file} has none. Write"
+                " the schema by hand."
             )
     tables = [
-        f"[columns.{_key(name)}]\nkind = {json.dumps(kind)}\n{_asked(kind)}" for name, kind in kinds.items()
+        f"[columns.{_key(name)}]\nkind = {json.dumps(kind)}\n{_asked(kind)}"
+        for name, kind in kinds.items()
     ]
     return _HEAD.format(source=file.name) + "\n".join(tables)
 
@@ -91,9 +96,14 @@ def _asked(kind: str) -> str:
     fields = [(name, about) for name, about in KINDS[kind].model_fields.items() if name != "kind"]
     fields.sort(key=lambda field: not field[1].is_required())
     return "".join(
-        _NULLABLE
-        if name == "nullable"
-        else f"# {name} =   # {'fill in' if about.is_required() else 'optional'}: {about.description}\n"
+        (
+            _NULLABLE
+            if name == "nullable"
+            else (
+                f"# {name} =   # {'fill in' if about.is_required() else 'optional'}:"
+                f" {about.description}\n"
+            )
+        )
         for name, about in fields
     )
 
@@ -103,7 +113,8 @@ def _by_name(name: str) -> str:
 
 
 def _by_type(name: str, kind: Any) -> str:
-    guess, types = _by_name(name), arrow.types
+    guess = _by_name(name)
+    types = arrow.types
     if types.is_temporal(kind):
         return "time"
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):

@@ -17,8 +17,8 @@ _DERIVED: Final = (
     " A data set that declares no vocabulary or classes has the largest of its test part as bound."
 )
 
-#: A tensor, shape (examples, …), or a mapping of such tensors by the names of the model's arguments. A data
-#: set's structure says which; no static type does, as with any tree of tensors.
+#: A tensor, shape (examples, …), or a mapping of such tensors by the names of the model's
+#: arguments. A data set's structure says which; no static type does, as with any tree of tensors.
 Features: TypeAlias = Any
 
 
@@ -35,7 +35,10 @@ def each(function: Callable[..., Any], *features: Features) -> Any:
     """
     first, *others = features
     if isinstance(first, Mapping):
-        return {name: function(values, *(other[name] for other in others)) for name, values in first.items()}
+        return {
+            name: function(values, *(other[name] for other in others))
+            for name, values in first.items()
+        }
     return function(*features)
 
 
@@ -96,7 +99,9 @@ class TensorStructure:
 
     @classmethod
     def of(cls, values: Tensor, bound: int | None = None) -> Self:
-        """The structure of one of ``values``, shape (examples, …); integers are bounded by the largest."""
+        """The structure of one of ``values``, shape (examples, …); integers are bounded by the
+        largest.
+        """
         if bound is None and not values.dtype.is_floating_point:
             bound = max(1, int(values.max()) + 1) if values.numel() else 1
         return cls(tuple(values.shape[1:]), values.dtype, bound)
@@ -106,7 +111,9 @@ class TensorStructure:
         return replace(self, bound=vocabulary)
 
     def _entry_outside(self, values: Tensor) -> float | None:
-        """An entry that is not finite or outside the bound, found in one pass; None if there is none."""
+        """An entry that is not finite or outside the bound, found in one pass; None if there is
+        none.
+        """
         if not values.numel() or values.dtype == torch.bool:
             return None
         least, largest = (entry.item() for entry in torch.aminmax(values))  # NaN if there is one
@@ -120,17 +127,22 @@ class TensorStructure:
         return least
 
     def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
-        """Reject anything but so many examples of this structure on a device, with finite real numbers.
+        """Reject anything but so many examples of this structure on a device, with finite real
+        numbers.
 
-        Engines take no others: a token outside the vocabulary may be another user's embedding where users are
-        trained together, and would end the process on a GPU.
+        Engines take no others: a token outside the vocabulary may be another user's embedding where
+        users are trained together, and would end the process on a GPU.
 
         Raises:
             TypeError, ValueError: the fault, in one line.
         """
         if not isinstance(values, Tensor):
             raise TypeError(f"{what} must be a tensor; got {type(values).__name__}.")
-        if len(values) != examples or tuple(values.shape[1:]) != self.shape or values.dtype != self.dtype:
+        if (
+            len(values) != examples
+            or tuple(values.shape[1:]) != self.shape
+            or values.dtype != self.dtype
+        ):
             raise ValueError(
                 f"{what} must be {examples} of {self}; got {tuple(values.shape)} {values.dtype}."
             )
@@ -146,7 +158,9 @@ class TensorStructure:
         return torch.zeros((examples, *self.shape), dtype=self.dtype, device=device)
 
     def sample(self, generator: torch.Generator, shape: Sequence[int]) -> Tensor:
-        """Made-up values, shape (*shape, *self.shape): standard normal, or uniform below the bound."""
+        """Made-up values, shape (*shape, *self.shape): standard normal, or uniform below the
+        bound.
+        """
         size = (*shape, *self.shape)
         if self.bound is None:
             return torch.randn(size, generator=generator).to(self.dtype)
@@ -188,16 +202,21 @@ class NamedStructures(dict[str, TensorStructure]):
         """The same with integers 0, …, vocabulary − 1.
 
         Args:
-            vocabulary: bounds by name; or one of ``input_ids``, or of all integers where none has this name.
+            vocabulary: bounds by name; or one of ``input_ids``, or of all integers where none has
+                this name.
 
         Raises:
             ValueError: a name that no integers have, or no integers.
         """
         whole = [name for name, one in self.items() if one.bound is not None]
         if not isinstance(vocabulary, Mapping):
-            vocabulary = dict.fromkeys([name for name in whole if name == "input_ids"] or whole, vocabulary)
+            vocabulary = dict.fromkeys(
+                [name for name in whole if name == "input_ids"] or whole, vocabulary
+            )
         if not vocabulary or not {*vocabulary} <= {*whole}:
-            raise ValueError(f"vocabulary must have names of integers, {whole}; got {list(vocabulary)}.")
+            raise ValueError(
+                f"vocabulary must have names of integers, {whole}; got {list(vocabulary)}."
+            )
         bounded = {name: self[name].of_tokens(bound) for name, bound in vocabulary.items()}
         return NamedStructures({**self, **bounded})
 
@@ -218,16 +237,21 @@ def structure_of(
 
     Args:
         features: any.
-        vocabulary: how many tokens or categories there are, see `NamedStructures.of_tokens`; 0 if unknown.
+        vocabulary: how many tokens or categories there are, see `NamedStructures.of_tokens`; 0 if
+            unknown.
 
     Raises:
         ValueError: a vocabulary that does not fit.
     """
     if not isinstance(features, Mapping):
         if isinstance(vocabulary, Mapping):
-            raise ValueError("vocabulary must be one number for features that are one tensor; got several.")
+            raise ValueError(
+                "vocabulary must be one number for features that are one tensor; got several."
+            )
         return TensorStructure.of(features, vocabulary or None)
-    structure = NamedStructures({name: TensorStructure.of(values) for name, values in features.items()})
+    structure = NamedStructures(
+        {name: TensorStructure.of(values) for name, values in features.items()}
+    )
     return structure.of_tokens(vocabulary) if vocabulary else structure
 
 

@@ -26,20 +26,21 @@ _BETA: Final = 1.0
 
 @dataclass(frozen=True)
 class Synthetic(DatasetOptions):
-    """Linear-softmax labels on Gaussian features, with models and features that differ between users.
+    """Linear-softmax labels on Gaussian features, with models and features that differ between
+    users.
 
     User k belongs to one of s = 2 clusters c, uniformly, and with LEAF's α = 0.1 and β = 1 draws
-        its model       w_k = Q·(μ_c + α·ε_k),    Q of shape (features + 1, classes, s), ε_k ~ N(0, I_s),
-        its features    x ~ N(v_k, Σ), v_k ~ N(B_k, I), B_k ~ N(0, β²), Σ = diag(j^−1.2),
-        its labels      y = argmax(w_kᵀ(1, x) + 0.1·N(0, I)).
-    Everybody owns equally many. Test examples come from users of their own, ``test_fraction`` times as many,
-    at most 500.
+        its model       w_k = Q·(μ_c + α·ε_k),    Q of shape (features + 1, classes, s), ε_k ~ N(0,
+        I_s), its features    x ~ N(v_k, Σ), v_k ~ N(B_k, I), B_k ~ N(0, β²), Σ = diag(j^−1.2), its
+        labels      y = argmax(w_kᵀ(1, x) + 0.1·N(0, I)).
+    Everybody owns equally many. Test examples come from users of their own, ``test_fraction`` times
+    as many, at most 500.
 
     References:
         Caldas et al. (2018), "LEAF: A Benchmark for Federated Settings", dataset Synthetic, which
         builds on Synthetic(α, β) of Li et al. (2020), "Federated Optimization in Heterogeneous
-        Networks", section 5.1. There the users' models share only a scalar mean, so that no model is
-        better than chance on a new user; here, as in LEAF, they share Q.
+        Networks", section 5.1. There the users' models share only a scalar mean, so that no model
+        is better than chance on a new user; here, as in LEAF, they share Q.
 
     >>> data = Synthetic(users=1_000_000, examples_per_user=20).load()
     >>> features, labels = data.examples(np.array([999_999, 5]))
@@ -69,8 +70,8 @@ class Synthetic(DatasetOptions):
 class SyntheticDataset(Dataset):
     """The users of `Synthetic`, who are computed when they are asked for.
 
-    A user is a function of ``seed`` and its number alone: memory does not grow with the number of users, and
-    user 7 is the same among 10 users as among 10⁶.
+    A user is a function of ``seed`` and its number alone: memory does not grow with the number of
+    users, and user 7 is the same among 10 users as among 10⁶.
 
     Args:
         options: how many users of what law.
@@ -79,11 +80,18 @@ class SyntheticDataset(Dataset):
     counts_are_exact: ClassVar[bool] = True
 
     def __init__(self, options: Synthetic) -> None:
-        self._options, self._ids, self._device = options, NumberedUsers(options.users), torch.device("cpu")
-        self.user_ids, self.classes = self._ids, options.classes
+        self._options, self._ids, self._device = (
+            options,
+            NumberedUsers(options.users),
+            torch.device("cpu"),
+        )
+        self.user_ids = self._ids
+        self.classes = options.classes
         rng = np.random.default_rng([options.seed, 0x1EAF])
         self._factors = rng.standard_normal((options.features + 1, options.classes, _CLUSTERS))
-        self._means = rng.standard_normal((_CLUSTERS, 1)) + rng.standard_normal((_CLUSTERS, _CLUSTERS))
+        self._means = rng.standard_normal((_CLUSTERS, 1)) + rng.standard_normal(
+            (_CLUSTERS, _CLUSTERS)
+        )
         held_out = min(_MOST_TEST_USERS, max(1, round(options.test_fraction * options.users)))
         self.test_features, self.test_labels = self.examples(np.arange(held_out) + _FIRST_TEST_USER)
 
@@ -97,14 +105,16 @@ class SyntheticDataset(Dataset):
 
     def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """See `Dataset.examples`."""
-        x, y = np.zeros((0, self._options.features), np.float32), np.zeros(0, np.int64)
+        x = np.zeros((0, self._options.features), np.float32)
+        y = np.zeros(0, np.int64)
         parts = [(x, y), *(self._examples_of(int(user)) for user in users)]
         x, y = (np.concatenate(side) for side in zip(*parts, strict=True))
         return torch.from_numpy(x).to(self._device), torch.from_numpy(y).to(self._device)
 
     def _examples_of(self, user: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The draws of one user, named as in the law of `Synthetic`."""
-        options, d = self._options, self._options.features
+        options = self._options
+        d = self._options.features
         rng = np.random.default_rng([options.seed, 0x05E2, user])
         mu = self._means[rng.integers(_CLUSTERS)]
         w = self._factors @ (mu + _ALPHA * rng.standard_normal(_CLUSTERS))
@@ -119,5 +129,8 @@ class SyntheticDataset(Dataset):
         """See `Dataset.to`; examples are still generated on the CPU."""
         moved = copy.copy(self)
         moved._device = torch.device(device)
-        moved.test_features, moved.test_labels = self.test_features.to(device), self.test_labels.to(device)
+        moved.test_features, moved.test_labels = (
+            self.test_features.to(device),
+            self.test_labels.to(device),
+        )
         return moved

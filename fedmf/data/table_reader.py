@@ -1,7 +1,8 @@
-"""The one reader of tables: CSV, JSON lines and Parquet, files or a pipe, as batches of columns of cells.
+"""The one reader of tables: CSV, JSON lines and Parquet, files or a pipe, as batches of columns of
+cells.
 
-What stands in a row decides that row alone: a line that is no row of its table gives a row without cells.
-Cells are parsed by `fedmf.data.cells`.
+What stands in a row decides that row alone: a line that is no row of its table gives a row without
+cells. Cells are parsed by `fedmf.data.cells`.
 
     with open_table(Path("rows.csv.gz")) as table:
         table.select(["age", "user"])
@@ -31,7 +32,8 @@ import pyarrow.parquet as parquet
 
 from fedmf.data.lines import Lines, arriving
 
-#: How rows are written: each format with the endings of files that have it, where ``.gz`` may follow.
+#: How rows are written: each format with the endings of files that have it, where ``.gz`` may
+#: follow.
 FORMATS: Final = {
     "csv": (".csv",),
     "jsonl": (".jsonl", ".ndjson", ".json"),
@@ -50,7 +52,9 @@ _BROKEN: Final = (arrow.ArrowException, OSError, EOFError, zlib.error)
 
 
 class InputError(ValueError):
-    """A table that cannot be read, or not on; the message is one line and holds no value of a row."""
+    """A table that cannot be read, or not on; the message is one line and holds no value of a
+    row.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +63,9 @@ class RowBatch:
 
     Args:
         rows: how many.
-        columns: Arrow arrays by name, of those selected; null where a cell is missing. Text of CSV and JSON
-            lines as it stands there, in lists where these are selected; in Parquet each of its type.
+        columns: Arrow arrays by name, of those selected; null where a cell is missing. Text of CSV
+            and JSON lines as it stands there, in lists where these are selected; in Parquet each of
+            its type.
         faults: places in this batch of rows that have no cells, as their lines are no rows.
     """
 
@@ -73,7 +78,8 @@ class TableReader(ABC):
     """The rows of one table, front to back, each once.
 
     Attributes:
-        names: of all columns, as the header or the first row has them; of rows without names `UNNAMED`.
+        names: of all columns, as the header or the first row has them; of rows without names
+            `UNNAMED`.
         headed: whether the first line holds names, which then is no row.
         first: of JSON lines the cells of the first row by name.
     """
@@ -100,7 +106,9 @@ class TableReader(ABC):
         for name in names:
             if times[name] != 1:
                 fault = "occurs more than once" if times[name] else "is missing"
-                raise InputError(f"column {name!r} {fault}; {self.place} has {shown_names(self.names)}.")
+                raise InputError(
+                    f"column {name!r} {fault}; {self.place} has {shown_names(self.names)}."
+                )
         self.selected = tuple(names)
 
     @abstractmethod
@@ -147,12 +155,14 @@ class _LineReader(TableReader):
 
 @final
 class CsvTable(_LineReader):
-    """Comma-separated values. A first line of numbers alone is a row, and columns are called 1, 2, ….
+    """Comma-separated values. A first line of numbers alone is a row, and columns are called 1, 2,
+    ….
 
     Args:
         lines: of the text, UTF-8; bytes that are not count as U+FFFD.
         place: what the table is called in messages.
-        joined: whether a cell in quotes may hold line ends (`Lines.join_quoted`); else each line is a row.
+        joined: whether a cell in quotes may hold line ends (`Lines.join_quoted`); else each line is
+            a row.
 
     Raises:
         InputError: no lines, or a first one that is none of CSV.
@@ -163,10 +173,13 @@ class CsvTable(_LineReader):
         try:
             names = [name.strip() for name in next(csv.reader([self._first], strict=True))]
         except csv.Error:
-            raise InputError(f"{place} (header) must be one line of CSV; got another one.") from None
+            raise InputError(
+                f"{place} (header) must be one line of CSV; got another one."
+            ) from None
         if len(names) == 1 and (found := re.search("[;\t|]", names[0])):
             raise InputError(
-                f"{place} must separate cells by commas; its header has {found.group()!r}: {names[0]!r:.100}."
+                f"{place} must separate cells by commas; its header has {found.group()!r}:"
+                f" {names[0]!r:.100}."
             )
         self.headed = not all(map(is_number, names))
         if self.headed:
@@ -198,11 +211,15 @@ class CsvTable(_LineReader):
 def _cells(lines: list[bytes], fields: int, wanted: Sequence[int]) -> Any:
     """Columns of text from lines that each are a row, read by Arrow."""
     names = [str(i) for i in range(fields)]
-    filler = ",".join(names).encode()  # there may be no lines, and a mark at the front of one is its own
+    filler = ",".join(
+        names
+    ).encode()  # there may be no lines, and a mark at the front of one is its own
     text = b"\n".join([filler, *lines]).decode(errors="replace").encode()
     table = arrow_csv.read_csv(
         io.BytesIO(text),
-        read_options=arrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+        read_options=arrow_csv.ReadOptions(
+            use_threads=False, block_size=len(text) + 1, column_names=names
+        ),
         convert_options=arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(names, arrow.large_string()),
             include_columns=[names[i] for i in wanted],
@@ -229,16 +246,24 @@ class JsonLinesTable(_LineReader):
         super().__init__(lines, place)
         row = _json(self._first)
         if not isinstance(row, dict | list):
-            raise InputError(f"{place} must be JSON objects or arrays, one per line; row 1 is neither.")
+            raise InputError(
+                f"{place} must be JSON objects or arrays, one per line; row 1 is neither."
+            )
         self._form = type(row)
         self.first = row if isinstance(row, dict) else {UNNAMED: row}
-        self.names, self._listed = tuple(self.first), ()
+        self.names = tuple(self.first)
+        self._listed = ()
 
     def select(self, names: Sequence[str], lists: Sequence[str] = ()) -> None:
-        """See `TableReader.select`; a name that the first object lacks is one of missing cells there."""
-        self.selected, self._listed = tuple(names), lists
+        """See `TableReader.select`; a name that the first object lacks is one of missing cells
+        there.
+        """
+        self.selected = tuple(names)
+        self._listed = lists
         if self._form is list and self.selected not in ((), (UNNAMED,)):
-            raise InputError(f"{self.place} must be JSON objects if columns are named; row 1 is an array.")
+            raise InputError(
+                f"{self.place} must be JSON objects if columns are named; row 1 is an array."
+            )
 
     def _batch(self, lines: list[bytes]) -> RowBatch:
         parsed = [_json(line.decode(errors="replace")) for line in lines]
@@ -246,13 +271,19 @@ class JsonLinesTable(_LineReader):
         rows: list[Any] = [{} if i in faults else row for i, row in enumerate(parsed)]
         if self._form is list:
             rows = [{UNNAMED: row} for row in rows]
-        columns = {name: self._column(name, [row.get(name) for row in rows]) for name in self.selected}
+        columns = {
+            name: self._column(name, [row.get(name) for row in rows]) for name in self.selected
+        }
         return RowBatch(len(lines), columns, faults)
 
     def _column(self, name: str, cells: list[Any]) -> Any:
-        """Cells of one column; one that is a list where none is asked for, or none where one is, is null."""
+        """Cells of one column; one that is a list where none is asked for, or none where one is, is
+        null.
+        """
         if name in self._listed:
-            lists = [[_text(part) for part in cell] if isinstance(cell, list) else None for cell in cells]
+            lists = [
+                [_text(part) for part in cell] if isinstance(cell, list) else None for cell in cells
+            ]
             return arrow.array(lists, arrow.list_(arrow.large_string()))
         return arrow.array([_text(cell) for cell in cells], arrow.large_string())
 
@@ -266,7 +297,9 @@ def _json(line: str) -> object:
 
 
 def _text(cell: object) -> str | None:
-    """A cell of text; halves of surrogate pairs, which JSON can name and UTF-8 cannot hold, are U+FFFD."""
+    """A cell of text; halves of surrogate pairs, which JSON can name and UTF-8 cannot hold, are
+    U+FFFD.
+    """
     if isinstance(cell, bool):
         return str(cell).lower()
     return _SURROGATE.sub("\ufffd", cell) if isinstance(cell, str) else None
@@ -304,7 +337,8 @@ class ParquetTable(TableReader):
                 self._rest = next(self._batches, None)
             if self._rest is None:
                 return None
-        batch, self._rest = self._rest.slice(0, most), self._rest.slice(most)
+        batch = self._rest.slice(0, most)
+        self._rest = self._rest.slice(most)
         return RowBatch(batch.num_rows, {name: batch.column(name) for name in self.selected})
 
 
@@ -313,8 +347,8 @@ def open_table(source: Path | int, form: str | None = None) -> Iterator[TableRea
     """The table in a file, or of a descriptor, such as 0 for standard input.
 
     Args:
-        source: the file, where a name that ends in ``.gz`` is unpacked; or a descriptor, which is read as
-            rows arrive and is not closed here.
+        source: the file, where a name that ends in ``.gz`` is unpacked; or a descriptor, which is
+            read as rows arrive and is not closed here.
         form: a name of `FORMATS`; None guesses by the file's name, else by its first byte.
 
     Raises:
@@ -372,7 +406,9 @@ def table_files(path: Path) -> list[Path]:
         files = [path] if format_of(path) and path.is_file() else []
     if not files:
         endings = ", ".join(ending for several in FORMATS.values() for ending in several)
-        raise InputError(f"path must name a file ({endings}) that exists, or a folder with some; got {path}.")
+        raise InputError(
+            f"path must name a file ({endings}) that exists, or a folder with some; got {path}."
+        )
     return files
 
 

@@ -1,4 +1,6 @@
-"""Texts as token numbers, in sequences of one length. Vocabularies are public: no user's text moves one."""
+"""Texts as token numbers, in sequences of one length. Vocabularies are public: no user's text moves
+one.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ class Vocabulary:
         name: bytes or tokenizer.
         size: how many numbers there are, padding included: tokens lie in 1..size − 1.
         digest: SHA-256 in hexadecimal of what decides the numbers.
-        encode: gives the tokens of a string, shape (tokens,); bytes that are no UTF-8 count as U+FFFD, or as
-            what they are.
+        encode: gives the tokens of a string, shape (tokens,); bytes that are no UTF-8 count as
+            U+FFFD, or as what they are.
 
-    Guarantees: the tokens are a function of the string and the vocabulary alone, and every string, also
-    one that is no UTF-8, becomes something.
+    Guarantees: the tokens are a function of the string and the vocabulary alone, and every string,
+    also one that is no UTF-8, becomes something.
     """
 
     name: str
@@ -51,7 +53,8 @@ def byte_vocabulary() -> Vocabulary:
 
 
 def tokenizer_vocabulary(description: str) -> Vocabulary:
-    """Tokens of the library tokenizers (extra ``lm``), of bytes or words; token i has the number i + 1.
+    """Tokens of the library tokenizers (extra ``lm``), of bytes or words; token i has the number i
+    + 1.
 
     A string that the tokenizer rejects counts as empty.
 
@@ -69,14 +72,18 @@ def tokenizer_vocabulary(description: str) -> Vocabulary:
         tokenizer = tokenizers.Tokenizer.from_str(description)
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"vocabulary must be a tokenizer of the library tokenizers: {reason}.") from None
+        raise ValueError(
+            f"vocabulary must be a tokenizer of the library tokenizers: {reason}."
+        ) from None
 
     def encode(text: bytes) -> NDArray[np.int64]:
         try:
             encoded = tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException:  # the library's panics are no Exception; a text must not stop the others
+        except (
+            BaseException
+        ):  # the library's panics are no Exception; a text must not stop the others
             return np.zeros(0, dtype=np.int64)
         return np.asarray(encoded.ids, dtype=np.int64) + 1
 
@@ -98,10 +105,14 @@ def public_vocabulary(path: str) -> Vocabulary:
     try:
         return tokenizer_vocabulary(Path(path).expanduser().read_text("utf-8", "replace"))
     except OSError as error:
-        raise ValueError(f"vocabulary_path must be readable; got {path}: {error.strerror}.") from None
+        raise ValueError(
+            f"vocabulary_path must be readable; got {path}: {error.strerror}."
+        ) from None
 
 
-def next_tokens(tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def next_tokens(
+    tokens: NDArray[np.int64], length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cut a string into sequences for predicting each next token.
 
     With x_0, …, x_L the text, sequence i has the features x_{iT}, …, x_{iT+T−1} and the labels

@@ -1,8 +1,8 @@
 """The Flower integration: server strategies, apps, the in-process grid, Ray.
 
-Importing it turns off Flower's and Ray's telemetry and update checks, unless the environment already
-says otherwise, because private training should not be reported to third parties. If the version of Flower
-is not supported, the import raises an error that lists the supported versions.
+Importing it turns off Flower's and Ray's telemetry and update checks, unless the environment
+already says otherwise, because private training should not be reported to third parties. If the
+version of Flower is not supported, the import raises an error that lists the supported versions.
 """
 
 import os

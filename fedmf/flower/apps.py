@@ -37,11 +37,13 @@ _log = logging.getLogger("fedmf")
 
 
 def served_by(context: Context, users: Sequence[str]) -> Sequence[str]:
-    """Of the users of a node's task, whom it serves: all where they are the node's own data, else those
-    with an index equal to ``partition-id`` modulo ``num-partitions``."""
+    """Of the users of a node's task, whom it serves: all where they are the node's own data, else
+    those with an index equal to ``partition-id`` modulo ``num-partitions``.
+    """
     if context.run_config.get("data.kind") == OnNodes.kind:
         return users
-    part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    part = int(context.node_config["partition-id"])
+    parts = int(context.node_config["num-partitions"])
     return users[part::parts]
 
 
@@ -49,7 +51,8 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, SumSpec]
     """A client app for any task: says which users a node serves, trains them, clips, replies.
 
     Args:
-        trainer_of: from a Flower context to the node's local trainer and how updates are clipped and summed.
+        trainer_of: from a Flower context to the node's local trainer and how updates are clipped
+            and summed.
     """
     client_app = ClientApp()
 
@@ -86,8 +89,8 @@ def cached_trainer(
         task = source.task(dataset, source.module(dataset, source.model))
     elif path or user_list or schema:
         raise ConfigError(
-            "data-path, data-user-list and data-schema (of the node config) must be left out unless [data] "
-            f"kind is {OnNodes.kind!r}; got {path or user_list or schema!r}."
+            "data-path, data-user-list and data-schema (of the node config) must be left out"
+            f" unless [data] kind is {OnNodes.kind!r}; got {path or user_list or schema!r}."
         )
     else:
         task = source.build()
@@ -97,7 +100,9 @@ def cached_trainer(
 
 
 def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, SumSpec]:
-    places = (str(context.node_config.get(f"data-{name}", "")) for name in ("path", "user-list", "schema"))
+    places = (
+        str(context.node_config.get(f"data-{name}", "")) for name in ("path", "user-list", "schema")
+    )
     return cached_trainer(tuple(sorted(context.run_config.items())), *places)
 
 
@@ -140,9 +145,9 @@ def run_directory(place: Execution, run_id: int) -> Path:
 def run_on_ray(session: Session, on_round: OnRound | None = None) -> None:
     """Run a session on Flower's simulation engine, each cohort split over ``workers`` actors.
 
-    Every worker process builds the task from the configuration, so the session's task must be the one
-    its configuration names. Ray changes the process (a signal handler, PYTHONPATH), so use
-    one process for each run.
+    Every worker process builds the task from the configuration, so the session's task must be the
+    one its configuration names. Ray changes the process (a signal handler, PYTHONPATH), so use one
+    process for each run.
 
     Raises:
         ConfigError: the extra ``ray`` is not installed.
@@ -178,10 +183,10 @@ def check_ray() -> None:
 def backend_config(workers: Execution) -> dict[str, dict[str, ConfigRecordValues]]:
     """Where Ray runs and what each actor reserves there.
 
-    A cluster, which Ray finds by RAY_ADDRESS, brings its own resources. On this machine Ray is told that
-    there are as many CPUs as actors ask for, so that all slices of a round are at work at the same time. An
-    actor that loses its process or machine is started again where there is room: Flower keeps giving it a
-    slice in every round.
+    A cluster, which Ray finds by RAY_ADDRESS, brings its own resources. On this machine Ray is told
+    that there are as many CPUs as actors ask for, so that all slices of a round are at work at the
+    same time. An actor that loses its process or machine is started again where there is room:
+    Flower keeps giving it a slice in every round.
     """
     init: dict[str, ConfigRecordValues] = {"logging_level": "ERROR", "log_to_driver": False}
     if not os.environ.get("RAY_ADDRESS"):
@@ -199,8 +204,9 @@ def client_app_of(run: Run) -> ClientApp:
     for name, given in zip(("task", "optimizer"), run.given_objects, strict=True):
         if given is not None:
             raise ConfigError(
-                f"{name} must be given by name to run on Ray; got an object of type {type(given).__name__}. "
-                "Its workers are processes that build it themselves: name a function, or run in process."
+                f"{name} must be given by name to run on Ray; got an object of type"
+                f" {type(given).__name__}. Its workers are processes that build it themselves: name"
+                " a function, or run in process."
             )
     # Without C, which may be an object, since workers add no noise.
     items = tuple(sorted(dotted_keys(dataclasses.replace(run, mechanism="identity")).items()))
@@ -210,12 +216,12 @@ def client_app_of(run: Run) -> ClientApp:
 class WorkerPool(ServedUsers):
     """Workers of a simulation that all built the same task: each can train any of its users.
 
-    Who trains whom changes from round to round and with the number of workers; the model does not, since
-    clipped updates are summed in integers.
+    Who trains whom changes from round to round and with the number of workers; the model does not,
+    since clipped updates are summed in integers.
 
     Args:
-        session: of the run. Flower names its workers as they start: without waiting for all, the messages of
-            the first rounds would tell how quickly they did.
+        session: of the run. Flower names its workers as they start: without waiting for all, the
+            messages of the first rounds would tell how quickly they did.
 
     Raises:
         ConfigError: as `check_users_here`.
@@ -223,7 +229,8 @@ class WorkerPool(ServedUsers):
 
     def __init__(self, session: Session) -> None:
         check_users_here(session)
-        self._dataset, self._workers = session.task.dataset, session.run.execution.workers
+        self._dataset = session.task.dataset
+        self._workers = session.run.execution.workers
         super().__init__(self._dataset.user_ids, _log.warning)
         self._alive = list[int]()
 
@@ -232,7 +239,9 @@ class WorkerPool(ServedUsers):
         self._alive = sorted(grid.get_node_ids())
 
     def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
-        """See `ServedUsers.gather`. Workers are the run's own: all are waited for, past any ``limit``."""
+        """See `ServedUsers.gather`. Workers are the run's own: all are waited for, past any
+        ``limit``.
+        """
         super().gather(grid, timeout)
 
     @property

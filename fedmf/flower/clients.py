@@ -1,4 +1,6 @@
-"""The clients of a run on a grid: who is sent what, what a message that comes back adds, and fedmf's own."""
+"""The clients of a run on a grid: who is sent what, what a message that comes back adds, and
+fedmf's own.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ class GridClients(Clients):
     def __init__(
         self, session: Session, nodes: ServedUsers, grid: Grid, timeout: float | None = None
     ) -> None:
-        self.server, self.user_list, self.nodes, self.grid = session.server, session.user_list, nodes, grid
+        self.server = session.server
+        self.user_list = session.user_list
+        self.nodes = nodes
+        self.grid = grid
         self.waiting = session.run.execution
         self._seconds = self.waiting.round_timeout if timeout is None else timeout
 
@@ -102,7 +107,11 @@ class GridClients(Clients):
         self._looked = time.monotonic()
         seconds = math.inf if self.patient else self._seconds
         pulled = pull_until(
-            self.grid, parts, seconds, lambda name: self.most_bytes(parts[name]), self._look_for_nodes
+            self.grid,
+            parts,
+            seconds,
+            lambda name: self.most_bytes(parts[name]),
+            self._look_for_nodes,
         )
         for message in pulled:
             if arrived(message):
@@ -115,14 +124,16 @@ class GridClients(Clients):
             return Reply(part[1], str(reason) or type(reason).__name__, node=part[0])
 
     def again(self, number: int, attempt: int) -> bool:
-        """See `Clients.again`: a bounded number of times, fixed in advance; who is there ends nothing.
+        """See `Clients.again`: a bounded number of times, fixed in advance; who is there ends
+        nothing.
 
         Nothing was released yet, so asking again costs nothing.
         """
         if attempt >= RETRIES:
             _log.warning(
-                "round %d: no reply arrived in %d attempts; it continues without any, and a release is noise "
-                "alone. If the nodes are offline, stop the run and resume it when they are back.",
+                "round %d: no reply arrived in %d attempts; it continues without any, and a release"
+                " is noise alone. If the nodes are offline, stop the run and resume it when they"
+                " are back.",
                 number,
                 RETRIES + 1,
             )
@@ -148,8 +159,12 @@ class OwnClients(GridClients):
         self._t, self._lengths = 0, session.server.new_sum().lengths
 
     def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
-        """One message for each node that serves users of the cohort; several if their rows are too large."""
-        server, self._t, asked = self.server, number - 1, list[tuple[Message, Part]]()
+        """One message for each node that serves users of the cohort; several if their rows are too
+        large.
+        """
+        server = self.server
+        self._t = number - 1
+        asked = list[tuple[Message, Part]]()
         model = array_record({"parameters": server.parameters})
         for node, hosted in by_node.items():
             for users in in_messages(hosted, self.waiting, server.dimension):
@@ -162,7 +177,9 @@ class OwnClients(GridClients):
         return asked
 
     def most_bytes(self, part: Part) -> int:
-        """See `GridClients.most_bytes`: twice what they take; slices hold up to four int64 a parameter."""
+        """See `GridClients.most_bytes`: twice what they take; slices hold up to four int64 a
+        parameter.
+        """
         return _SLACK + (64 if self.patient else 8 * len(part[1])) * self.server.dimension
 
     def read(self, message: Message, part: Part) -> Reply:
@@ -173,7 +190,9 @@ class OwnClients(GridClients):
             held: Any = read_reply(message, self._t, users, shapes, "int64")
         else:
             rows = {ROWS: (len(users), self.server.dimension)}
-            held = read_reply(message, self._t, users, rows, "float32", "float64")[ROWS].to(torch.float32)
+            held = read_reply(message, self._t, users, rows, "float32", "float64")[ROWS].to(
+                torch.float32
+            )
         return Reply(users, held, read_failures(message, users), node)
 
 

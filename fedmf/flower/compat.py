@@ -1,4 +1,6 @@
-"""Every touch of a private corner of Flower; a version of Flower without one of them is rejected here."""
+"""Every touch of a private corner of Flower; a version of Flower without one of them is rejected
+here.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ try:
     from flwr.supercore.task_identity import TaskIdentity
 except ImportError as error:
     try:
-        found = f"flwr {version('flwr')} is installed and has no {error.name}: pip install 'flwr>=1.38,<1.43'"
+        found = (
+            f"flwr {version('flwr')} is installed and has no {error.name}: pip install"
+            " 'flwr>=1.38,<1.43'"
+        )
     except PackageNotFoundError:
         found = "it is not installed: pip install 'fedmf[flower]'"
     raise ImportError(f"fedmf.flower needs flwr, tried with 1.38 to 1.42; {found}.") from None
@@ -45,13 +50,18 @@ _FROM_THE_LINK = (
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
     ErrorCode.NODE_UNAVAILABLE,
 )
-MISSING, _CRASHED = ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED
+MISSING = ErrorCode.MESSAGE_UNAVAILABLE
+_CRASHED = ErrorCode.CLIENT_APP_CRASHED
 
 
 def claim_task_identity() -> None:
-    """Let ``Message(...)`` be constructed outside a Flower process; a real identity is left alone."""
+    """Let ``Message(...)`` be constructed outside a Flower process; a real identity is left
+    alone.
+    """
     if TaskIdentity._task_id is None:
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, _RUN_ID, SUPERLINK_NODE_ID
+        TaskIdentity.task_id = 1
+        TaskIdentity.run_id = _RUN_ID
+        TaskIdentity.node_id = SUPERLINK_NODE_ID
 
 
 def empty_run() -> Run:
@@ -105,7 +115,9 @@ def arrived(reply: Message) -> bool:
 
 
 def unusable_reply(message_id: str, reason: str, code: int = _CRASHED) -> Message:
-    """The error reply that stands for a reply that could not be had, as Flower's own grid makes it."""
+    """The error reply that stands for a reply that could not be had, as Flower's own grid makes
+    it.
+    """
     ends = {"src_node_id": SUPERLINK_NODE_ID, "dst_node_id": SUPERLINK_NODE_ID, "group_id": ""}
     answers = {"message_id": "", "reply_to_message_id": message_id, "message_type": "system"}
     metadata = Metadata(run_id=_RUN_ID, created_at=0.0, ttl=0.0, **ends, **answers)  # type: ignore[arg-type]
@@ -124,24 +136,34 @@ class MissingObjectError(Exception):
 
 
 class HttpLink:
-    """What Flower's grid over HTTP asks its link to pull replies. A link that is away is waited for there.
+    """What Flower's grid over HTTP asks its link to pull replies. A link that is away is waited for
+    there.
 
     Args:
         grid: of a server app.
     """
 
     def __init__(self, grid: Any) -> None:
-        self._client, self._node, self._run_id = grid._runtime_client, grid.node, grid.run.run_id
+        self._client = grid._runtime_client
+        self._node = grid.node
+        self._run_id = grid.run.run_id
 
     def announced(self, message_ids: Iterable[str]) -> Iterable[tuple[str, str, int, list[str]]]:
-        """Of the replies that are there: the message that each answers, its id, its node, its objects.
+        """Of the replies that are there: the message that each answers, its id, its node, its
+        objects.
 
         All that is the word of the link, which hands each out only once.
         """
         answer = self._client.PullMessages(PullAppMessagesRequest(message_ids=message_ids))
         for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-            said, parts = proto.metadata, (part.object_id for part in objects.iterate_object_tree(tree))
-            yield said.reply_to_message_id, said.message_id, said.src_node_id, list(dict.fromkeys(parts))
+            said = proto.metadata
+            parts = (part.object_id for part in objects.iterate_object_tree(tree))
+            yield (
+                said.reply_to_message_id,
+                said.message_id,
+                said.src_node_id,
+                list(dict.fromkeys(parts)),
+            )
 
     def object(self, object_id: str) -> bytes | None:
         """One object, not checked; None as long as it is not uploaded.

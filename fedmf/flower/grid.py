@@ -24,7 +24,8 @@ from fedmf.flower.compat import (
 
 _log = logging.getLogger("fedmf")
 
-#: Flower draws node ids from all of 64 bits; ids that are no int64 here keep everybody prepared for them.
+#: Flower draws node ids from all of 64 bits; ids that are no int64 here keep everybody prepared for
+#: them.
 _FIRST_NODE = 2**63 + 1000
 
 #: What answers a message: a client app, or what stands for one. It may write into what it is given.
@@ -34,20 +35,21 @@ Client = Callable[[Message, Context], Message]
 class InProcessGrid(Grid):
     """A Flower grid that runs a client app for each message in this process.
 
-    A server strategy written for Flower runs on it unchanged. Replies are computed as they are pulled, one by
-    one, so that only one is in memory at a time. A client that raises gives an error reply, as in
-    Flower, and its changes to the context are lost.
+    A server strategy written for Flower runs on it unchanged. Replies are computed as they are
+    pulled, one by one, so that only one is in memory at a time. A client that raises gives an error
+    reply, as in Flower, and its changes to the context are lost.
 
     Args:
         client: the app to run.
         nodes: number of virtual nodes; node i gets the node config that Flower's simulation gives,
             ``partition-id`` = i and ``num-partitions`` = nodes.
         run_config: the run config that the client app sees.
-        node_configs: more of the node configs, by node, as ``flower-supernode --node-config`` gives them.
+        node_configs: more of the node configs, by node, as ``flower-supernode --node-config`` gives
+            them.
 
     Guarantees:
-        Each client gets its own records, so that changes to them affect neither the server nor another
-        client. A node's messages are answered in the order in which they were pushed.
+        Each client gets its own records, so that changes to them affect neither the server nor
+        another client. A node's messages are answered in the order in which they were pushed.
     """
 
     def __init__(
@@ -58,7 +60,8 @@ class InProcessGrid(Grid):
         node_configs: Sequence[Mapping[str, UserConfigValue]] = (),
     ) -> None:
         claim_task_identity()
-        self._run, self._client = empty_run(), client
+        self._run = empty_run()
+        self._client = client
         self._contexts = {
             _FIRST_NODE + i: Context(
                 run_id=self._run.run_id,
@@ -104,7 +107,11 @@ class InProcessGrid(Grid):
         """See Grid.get_nodes; nodes are registered in the order of their partitions."""
         moments = (self._registered + timedelta(microseconds=i) for i in itertools.count())
         return [
-            NodeInfo(node_id=node, status="online", registered_at=moment.isoformat(timespec="microseconds"))
+            NodeInfo(
+                node_id=node,
+                status="online",
+                registered_at=moment.isoformat(timespec="microseconds"),
+            )
             for node, moment in zip(self._contexts, moments, strict=False)
         ]
 
@@ -117,7 +124,8 @@ class InProcessGrid(Grid):
                 raise ValueError(f"node id must be one of this grid's; got {node}.")
             set_message_id(message, f"message-{next(self._ids)}")
             name = message.metadata.message_id
-            self._posted[node][name], self._node_of[name] = copy.deepcopy(message), node
+            self._posted[node][name] = copy.deepcopy(message)
+            self._node_of[name] = node
             pushed.append(name)
         return pushed
 
@@ -131,12 +139,15 @@ class InProcessGrid(Grid):
             if name in self._answered:
                 yield self._answered.pop(name)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         """See Grid.send_and_receive; ``timeout`` does not apply to calls on this machine."""
         return list(self.pull_messages(self.push_messages(messages)))
 
     def _answer(self, request: Message) -> Message:
-        node, request_id = request.metadata.dst_node_id, request.metadata.message_id
+        node = request.metadata.dst_node_id
+        request_id = request.metadata.message_id
         envelope = Message(RecordDict(), metadata=copy.copy(request.metadata))  # type: ignore[call-overload]
         try:
             context = copy.deepcopy(self._contexts[node])
@@ -144,12 +155,18 @@ class InProcessGrid(Grid):
             _check_reply(reply, request_id)
             if context.run_config != self._contexts[node].run_config:
                 raise ValueError("the run config of a context must not be changed; the client did.")
-            reply, self._contexts[node] = copy.deepcopy(reply), context
-        except (KeyboardInterrupt, UnsoundSumError):  # the latter is a bug of fedmf: nothing may be released
+            reply = copy.deepcopy(reply)
+            self._contexts[node] = context
+        except (
+            KeyboardInterrupt,
+            UnsoundSumError,
+        ):  # the latter is a bug of fedmf: nothing may be released
             raise
         except BaseException as error:  # a client's failure must never stop the server
             line = f"{type(error).__name__}: {error}"  # with its traceback the first time
-            _log.error("client app failed: %s", line, exc_info=None if line in self._failures else error)
+            _log.error(
+                "client app failed: %s", line, exc_info=None if line in self._failures else error
+            )
             self._failures.add(line)
             reply = client_error(error, envelope)
         set_message_id(reply, f"reply-{next(self._ids)}")
@@ -160,4 +177,6 @@ def _check_reply(reply: object, request_id: str) -> None:
     if not isinstance(reply, Message):
         raise TypeError(f"a client app must return a Message; got {type(reply).__name__}.")
     if reply.metadata.reply_to_message_id != request_id:
-        raise ValueError("a client app must return Message(..., reply_to=message); got a reply to another.")
+        raise ValueError(
+            "a client app must return Message(..., reply_to=message); got a reply to another."
+        )

@@ -1,4 +1,6 @@
-"""Who a user is: by claims of fedmf's clients, keys of nodes, a mod in an app's clients, virtual nodes."""
+"""Who a user is: by claims of fedmf's clients, keys of nodes, a mod in an app's clients, virtual
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -36,30 +38,33 @@ from fedmf.runs.directory import ENROLLED
 _ONLINE: Final = "online"
 #: How often a node is asked.
 _ATTEMPTS: Final = 6
-#: Seconds before a node that answered badly, or not at all, is asked again, doubled each time. A question
-#: that waits for its answer may have started a process on its node already: it has longer.
-_AFTER_BAD, _AFTER_NONE = 1.0, 30.0
+#: Seconds before a node that answered badly, or not at all, is asked again, doubled each time. A
+#: question that waits for its answer may have started a process on its node already: it has longer.
+_AFTER_BAD = 1.0
+_AFTER_NONE = 30.0
 #: Most bytes of an answer: a few million user ids.
 _MOST_BYTES: Final = 2**28
-#: How many users that are not on the user list one node may claim before all its claims are refused.
+#: How many users that are not on the user list one node may claim before all its claims are
+#: refused.
 _MOST_STRANGERS: Final = 1000
 
 
 def read_enrolment(source: str | Path) -> dict[bytes, tuple[str, ...]]:
     """Which users the holder of a key may serve: by key as DER, in the order of the source.
 
-    A node is known by the public key under which the link lists it. That it holds the private one is the
-    link's word: it checks signatures if it was started to authenticate nodes, and neither what it lists nor
-    anything else tells a server app whether it was. What travels is safe from others by TLS alone.
+    A node is known by the public key under which the link lists it. That it holds the private one
+    is the link's word: it checks signatures if it was started to authenticate nodes, and neither
+    what it lists nor anything else tells a server app whether it was. What travels is safe from
+    others by TLS alone.
 
     Args:
         source: a file with a line for each public key as ``ssh-keygen -C USER`` writes it:
-            ``ecdsa-sha2-nistp384 AAAA… USER``. Blank lines, and those that begin with ``#``, are passed over.
-            A key or a user may occur more than once.
+            ``ecdsa-sha2-nistp384 AAAA… USER``. Blank lines, and those that begin with ``#``, are
+            passed over. A key or a user may occur more than once.
 
     Raises:
-        ConfigError: unreadable, no users, a line without a user, a key that SuperNodes cannot have, or a key
-            twice for one user.
+        ConfigError: unreadable, no users, a line without a user, a key that SuperNodes cannot have,
+            or a key twice for one user.
     """
     path = Path(source).expanduser()
     try:
@@ -70,17 +75,20 @@ def read_enrolment(source: str | Path) -> dict[bytes, tuple[str, ...]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        where, (kind, text, named) = f"line {number} of {path}", (*line.split(None, 2), "", "")[:3]
-        key, user = _der(load_ssh_public_key, f"{kind} {text}".encode()), canonical_id(named.strip())
+        where = f"line {number} of {path}"
+        kind, text, named = (*line.split(None, 2), "", "")[:3]
+        key = _der(load_ssh_public_key, f"{kind} {text}".encode())
+        user = canonical_id(named.strip())
         if key is None:
             raise ConfigError(
-                f"{where} must hold public keys as ssh-keygen -t ecdsa writes them; got {line.strip()!r:.60}."
+                f"{where} must hold public keys as ssh-keygen -t ecdsa writes them; got"
+                f" {line.strip()!r:.60}."
             )
         others = found.get(key, ())
         if not user.isprintable() or not 0 < len(user) <= 256 or user in others:
             raise ConfigError(
-                f"{where} must name a user (ssh-keygen -C ID) in 1 to 256 printable characters, and each key "
-                f"of a user once; got {user[:60]!r}."
+                f"{where} must name a user (ssh-keygen -C ID) in 1 to 256 printable characters, and"
+                f" each key of a user once; got {user[:60]!r}."
             )
         found[key] = (*others, user)
     if not found:
@@ -105,10 +113,11 @@ def _der(load: Callable[[bytes], object], data: bytes) -> bytes | None:
 
 
 class NodeIdentity(ServedUsers):
-    """Every virtual node of a simulation is a user; users are numbered in the order of registration.
+    """Every virtual node of a simulation is a user; users are numbered in the order of
+    registration.
 
-    In Flower's simulations, this is the order of partitions. Nodes of a deployment return with other ids or
-    in another order, so do not use this class for deployments.
+    In Flower's simulations, this is the order of partitions. Nodes of a deployment return with
+    other ids or in another order, so do not use this class for deployments.
 
     Args:
         users: N.
@@ -128,11 +137,16 @@ class NodeIdentity(ServedUsers):
         return self.users - len(self._nodes)
 
     def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
-        """See `ServedUsers.gather`. Virtual nodes register together: after ``limit`` no more will come."""
+        """See `ServedUsers.gather`. Virtual nodes register together: after ``limit`` no more will
+        come.
+        """
         super().gather(grid, min(timeout, limit or timeout))
 
     def _there(self, grid: Grid) -> str:
-        return f"users={self.users} needs as many nodes, and {len(list(grid.get_node_ids()))} are connected"
+        return (
+            f"users={self.users} needs as many nodes, and {len(list(grid.get_node_ids()))} are"
+            " connected"
+        )
 
     def nodes_of(self, users: Mapping[int, str]) -> dict[str, int]:
         """See `ServedUsers.nodes_of`."""
@@ -142,7 +156,9 @@ class NodeIdentity(ServedUsers):
         """See `ServedUsers.listen`; once all are there, the map stays."""
         if self._nodes:
             return
-        nodes = [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: node.registered_at)]
+        nodes = [
+            node.node_id for node in sorted(grid.get_nodes(), key=lambda node: node.registered_at)
+        ]
         if len(nodes) > self.users or (len(nodes) < self.users and isinstance(grid, InProcessGrid)):
             raise ConfigError(f"{self._there(grid)}.")
         if len(nodes) == self.users:
@@ -152,12 +168,13 @@ class NodeIdentity(ServedUsers):
 class EnrolledIdentity(ClaimedUsers):
     """The key of a node identifies its user; the client app stays unchanged.
 
-    Use it with a SuperLink with ``--enable-supernode-auth`` over TLS. Without it, nodes also list keys, which
-    prove nothing; a server app cannot see the difference, so the statement lists this condition.
+    Use it with a SuperLink with ``--enable-supernode-auth`` over TLS. Without it, nodes also list
+    keys, which prove nothing; a server app cannot see the difference, so the statement lists this
+    condition.
 
-    A node with a key that is not enrolled gets no messages. A key belongs to one user; a user may have
-    several keys, for example to replace one. Of two nodes for one user, only a node that was online before
-    is asked.
+    A node with a key that is not enrolled gets no messages. A key belongs to one user; a user may
+    have several keys, for example to replace one. Of two nodes for one user, only a node that was
+    online before is asked.
 
     Args:
         source: a file, see `read_enrolment`; users are ordered as in the file.
@@ -175,8 +192,9 @@ class EnrolledIdentity(ClaimedUsers):
         for users in self._enrolment.values():
             if len(users) > 1:
                 raise ConfigError(
-                    f"a key must be enrolled for one user; got one for {users[0]!r} and {users[1]!r}. With "
-                    "an app other than fedmf's own, each node returns one update."
+                    f"a key must be enrolled for one user; got one for {users[0]!r} and"
+                    f" {users[1]!r}. With an app other than fedmf's own, each node returns one"
+                    " update."
                 )
         self._strangers: set[int] = set()
 
@@ -194,7 +212,9 @@ class EnrolledIdentity(ClaimedUsers):
 
 @dataclass
 class _Asked:
-    """How often a node was asked (once known: as often as can be), when it may be again, if it answered."""
+    """How often a node was asked (once known: as often as can be), when it may be again, if it
+    answered.
+    """
 
     attempts: int = 0
     not_before: float = 0.0
@@ -204,22 +224,23 @@ class _Asked:
 class ClientReportedIdentity(ClaimedUsers):
     """Nodes report their user with `user_id_mod` in their client app.
 
-    Nodes are believed as `ClaimedUsers` says: the first that claimed a user serves it as long as it lives,
-    and another node with the same claim is accepted only while the first is gone. Every node is asked
-    until it gives a valid answer, a bounded number of times. Late answers are accepted,
+    Nodes are believed as `ClaimedUsers` says: the first that claimed a user serves it as long as it
+    lives, and another node with the same claim is accepted only while the first is gone. Every node
+    is asked until it gives a valid answer, a bounded number of times. Late answers are accepted,
     and a node that left and comes back is asked again.
 
     Args:
         user_list: ids of all users, given before any node is asked.
         report: called with one line about nodes without a user.
-        enrolment: which claims are accepted, see `read_enrolment`: nodes with a key that is not in it are
-            not even asked. None believes every node.
+        enrolment: which claims are accepted, see `read_enrolment`: nodes with a key that is not in
+            it are not even asked. None believes every node.
     """
 
     words = "as nodes say (user_id_mod)"
     #: Mods see no query that an app has not registered.
     asked_by: ClassVar[str] = MessageType.TRAIN
-    #: Whether a node may claim several users: an app that is not fedmf's own returns one update a node.
+    #: Whether a node may claim several users: an app that is not fedmf's own returns one update a
+    #: node.
     several: ClassVar[bool] = False
 
     def __init__(
@@ -229,12 +250,14 @@ class ClientReportedIdentity(ClaimedUsers):
         enrolment: Mapping[bytes, Collection[str]] | None = None,
     ) -> None:
         super().__init__([canonical_id(user) for user in user_list], report)
-        self._enrolment, self._keys = enrolment, dict[int, bytes]()
+        self._enrolment = enrolment
+        self._keys = dict[int, bytes]()
         self._most = 2 * self.users + _MOST_STRANGERS if self.several else 1
         self._known, self._question = frozenset(self.user_list), question()
         if len(self._known) < self.users:
             raise ConfigError("user_list must name each user once.")
-        self._asked, self._sent = dict[int, _Asked](), dict[str, int]()
+        self._asked = dict[int, _Asked]()
+        self._sent = dict[str, int]()
         self._pull: tuple[Grid, Pull] | None = None
 
     def listen(self, grid: Grid) -> None:
@@ -246,7 +269,8 @@ class ClientReportedIdentity(ClaimedUsers):
         self._sent = {message: node for message, node in self._sent.items() if node in self._asked}
         self._ask(grid, time.monotonic())
         if self._pull is None or self._pull[0] is not grid:
-            # Kept from one look to the next: a link tells only once of an answer that is still on its way.
+            # Kept from one look to the next: a link tells only once of an answer that is still on
+            # its way.
             self._pull = grid, pull_of(grid, lambda _: _MOST_BYTES)
         for reply in self._pull[1](list(self._sent)) if self._sent else ():
             node = self._sent.pop(reply.metadata.reply_to_message_id, None)
@@ -261,9 +285,14 @@ class ClientReportedIdentity(ClaimedUsers):
             if asked.attempts < _ATTEMPTS and now >= asked.not_before
         }
         if due:
-            kind, content = self.asked_by, self._question
-            sent = grid.push_messages([Message(content, node, kind, group_id="handshake") for node in due])
-            self._sent |= {message: node for message, node in zip(sent, due, strict=True) if message}
+            kind = self.asked_by
+            content = self._question
+            sent = grid.push_messages(
+                [Message(content, node, kind, group_id="handshake") for node in due]
+            )
+            self._sent |= {
+                message: node for message, node in zip(sent, due, strict=True) if message
+            }
         for asked in due.values():
             asked.not_before = now + _AFTER_NONE * 2**asked.attempts
             asked.attempts += 1
@@ -281,7 +310,8 @@ class ClientReportedIdentity(ClaimedUsers):
             self.tell(f"node {node} failed the handshake: {what}")
 
     def _claimed(self, node: int, reply: Message) -> Collection[str]:
-        """The users of the user list that an answer claims; an answer without users is an answer, too.
+        """The users of the user list that an answer claims; an answer without users is an answer,
+        too.
 
         Raises:
             RejectedReply: it is not one, and the node is asked again.
@@ -291,14 +321,20 @@ class ClientReportedIdentity(ClaimedUsers):
             self.tell(f"node {node} does not report its users: add user_id_mod to its client app")
             return ()
         if len(users) > self._most:
-            raise RejectedReply(f"reply must claim at most {self._most} users; it claims {len(users)}")
+            raise RejectedReply(
+                f"reply must claim at most {self._most} users; it claims {len(users)}"
+            )
         users = [canonical_id(user) for user in users]
         if strangers := sum(user not in self._known for user in users):
-            self.tell(f"node {node} claims {strangers} users that are not on the user list; ignored")
+            self.tell(
+                f"node {node} claims {strangers} users that are not on the user list; ignored"
+            )
         users = [user for user in users if user in self._known]
         enrolled = self._known if self._enrolment is None else self._enrolment[self._keys[node]]
         if others := sum(user not in enrolled for user in users):
-            self.tell(f"node {node} claims {others} users for whom its key is not enrolled; ignored")
+            self.tell(
+                f"node {node} claims {others} users for whom its key is not enrolled; ignored"
+            )
         return {user for user in users if user in enrolled}
 
     @property
@@ -318,8 +354,8 @@ def user_id_mod(user_of: Callable[[Context], str] | None = None) -> Mod:
     """A mod that reports the node's user to the server, and passes all other messages through.
 
     Args:
-        user_of: from the node's context to the user's stable id; by default the node config's ``user-id``,
-            else its ``partition-id``.
+        user_of: from the node's context to the user's stable id; by default the node config's
+            ``user-id``, else its ``partition-id``.
 
     >>> from flwr.clientapp import ClientApp
     >>> app = ClientApp(mods=[user_id_mod()])
@@ -329,7 +365,11 @@ def user_id_mod(user_of: Callable[[Context], str] | None = None) -> Mod:
         if not is_question(message):
             return call_next(message, context)
         config = context.node_config
-        user = config.get("user-id", config.get("partition-id")) if user_of is None else user_of(context)
+        user = (
+            config.get("user-id", config.get("partition-id"))
+            if user_of is None
+            else user_of(context)
+        )
         if user is None:
             raise ValueError("node config must hold user-id or partition-id; got neither.")
         return served_reply(message, [str(user)])

@@ -29,20 +29,29 @@ _HELPERS: Final = ("aggregate_train", "_check_and_log_replies", "_compute_deltat
 #: What they keep between rounds: arrays by name, or a list of arrays.
 _MEMORY: Final = ("m_t", "v_t", "momentum_vector")
 _NODE: Final = 1
-#: Arguments that change nothing here: cohorts and the round say it, and metrics of clients are not looked at.
+#: Arguments that change nothing here: cohorts and the round say it, and metrics of clients are not
+#: looked at.
 _IGNORED: Final = (
-    *("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes"),
+    *(
+        "fraction_train",
+        "fraction_evaluate",
+        "min_train_nodes",
+        "min_evaluate_nodes",
+        "min_available_nodes",
+    ),
     *("weighted_by_key", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"),
 )
 
 
 def check_inner(inner: FedAvg, another: bool = False) -> None:
-    """Reject a strategy that does not aggregate by a mean followed by a server rule, or one that was used.
+    """Reject a strategy that does not aggregate by a mean followed by a server rule, or one that
+    was used.
 
-    A median or a trimmed mean of one reply is that reply, so looking at what it returns tells nothing: the
-    code is compared. A class that replaces a helper and still returns Flower's mean, or a function of it,
-    has the attribute ``aggregation_is_a_mean = True``. It must not save or send what it sees, as that is not
-    committed yet: if the process dies, the round is made again with other noise.
+    A median or a trimmed mean of one reply is that reply, so looking at what it returns tells
+    nothing: the code is compared. A class that replaces a helper and still returns Flower's mean,
+    or a function of it, has the attribute ``aggregation_is_a_mean = True``. It must not save or
+    send what it sees, as that is not committed yet: if the process dies, the round is made again
+    with other noise.
 
     Args:
         inner: the strategy.
@@ -51,30 +60,36 @@ def check_inner(inner: FedAvg, another: bool = False) -> None:
     Raises:
         ConfigError: it is.
     """
-    name, module = type(inner).__name__, type(inner).__module__
+    name = type(inner).__name__
+    module = type(inner).__module__
     base = next((base for base in MEANS if isinstance(inner, base)), None)
     replaced = [
-        each for each in _HELPERS if getattr(type(inner), each, None) is not getattr(base, each, None)
+        each
+        for each in _HELPERS
+        if getattr(type(inner), each, None) is not getattr(base, each, None)
     ]
     if base is None or (replaced and module.partition(".")[0] == "flwr"):
         allowed = ", ".join(sorted(strategy.__name__ for strategy in MEANS))
         raise ConfigError(
-            "strategy (to be made private) must be one of flwr.serverapp.strategy that aggregates by a "
-            f"mean followed by a server rule ({allowed}); got {name} of {module}, which aggregates by "
-            "something else than a mean, or in messages of Flower's older interface. Its noise is not "
-            "calibrated."
+            "strategy (to be made private) must be one of flwr.serverapp.strategy that aggregates"
+            f" by a mean followed by a server rule ({allowed}); got {name} of {module}, which"
+            " aggregates by something else than a mean, or in messages of Flower's older"
+            " interface. Its noise is not calibrated."
         )
     if replaced and not getattr(inner, "aggregation_is_a_mean", False):
         raise ConfigError(
-            f"strategy {name} replaces {replaced[0]} of {base.__name__}, so that its aggregation may not be "
-            "a mean. Save models in on_round; else give it the attribute aggregation_is_a_mean = True."
+            f"strategy {name} replaces {replaced[0]} of {base.__name__}, so that its aggregation"
+            " may not be a mean. Save models in on_round; else give it the attribute"
+            " aggregation_is_a_mean = True."
         )
     if any(getattr(inner, memory, None) is not None for memory in ("current_arrays", *_MEMORY)):
-        raise ConfigError(f"strategy {name} must be new, but it has already aggregated. Create another one.")
+        raise ConfigError(
+            f"strategy {name} must be new, but it has already aggregated. Create another one."
+        )
     if another and isinstance(inner, MEANS[:4]):
         raise ConfigError(
-            "strategy (with another optimizer) must be one without a server rule, FedAvg or FedProx; got "
-            f"{name}. Two server rules would act on one update; remove one."
+            "strategy (with another optimizer) must be one without a server rule, FedAvg or"
+            f" FedProx; got {name}. Two server rules would act on one update; remove one."
         )
 
 
@@ -82,7 +97,8 @@ def check_inner(inner: FedAvg, another: bool = False) -> None:
 def with_values(inner: FedAvg, **values: Any) -> Iterator[None]:
     """A strategy with some attributes temporarily replaced, and no lines of its own: it is
     handed one reply, whatever came."""
-    before, level = {name: getattr(inner, name) for name in values}, _log.level
+    before = {name: getattr(inner, name) for name in values}
+    level = _log.level
     vars(inner).update(values)
     _log.setLevel(max(level, logging.WARNING))
     try:
@@ -95,10 +111,10 @@ def with_values(inner: FedAvg, **values: Any) -> Iterator[None]:
 class InnerRule:
     """θ_{t+1} from θ_t and the noisy mean update, by what an inner strategy makes of one reply.
 
-    The inner strategy is handed a single reply with θ_t + u_t, so its mean is that, whatever its weights.
-    What it keeps between rounds is set before each step and taken out after it: it is part of the commit.
-    Flower's own FedAvg and FedProx make that model itself of one reply, so for arrays of float32 they are not
-    called: the model is θ_t + u_t.
+    The inner strategy is handed a single reply with θ_t + u_t, so its mean is that, whatever its
+    weights. What it keeps between rounds is set before each step and taken out after it: it is part
+    of the commit. Flower's own FedAvg and FedProx make that model itself of one reply, so for
+    arrays of float32 they are not called: the model is θ_t + u_t.
 
     Args:
         inner: the strategy.
@@ -109,11 +125,14 @@ class InnerRule:
     second_form: SecondForm = "per-user"
 
     def __init__(self, inner: FedAvg, layout: ArrayLayout) -> None:
-        self._inner, self._layout = inner, layout
+        self._inner = inner
+        self._layout = layout
         self._adds = type(inner) in (FedAvg, FedProx) and layout.number == np.float32
 
     def __getstate__(self) -> dict[str, Any]:
-        """By what a record knows the rule again: strategy and layout, without arguments that are ignored."""
+        """By what a record knows the rule again: strategy and layout, without arguments that are
+        ignored.
+        """
         read = {name: value for name, value in vars(self._inner).items() if name not in _IGNORED}
         return {**read, "strategy": type(self._inner), "layout": self._layout}
 
@@ -125,7 +144,8 @@ class InnerRule:
         self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """See `ServerOptimizer.step`."""
-        inner, layout = self._inner, self._layout
+        inner = self._inner
+        layout = self._layout
         if self._adds:
             moved = parameters.to("cpu", torch.float64).add_(release.mean.to("cpu", torch.float64))
             return moved.to(parameters), {}
@@ -157,8 +177,12 @@ class InnerRule:
         return Message(content, _NODE, MessageType.TRAIN)
 
     def _flat(self, kept: Any) -> Tensor:
-        parts = kept if isinstance(kept, list) else [kept[name] for name, _, _ in self._layout.trained]
-        return torch.from_numpy(np.concatenate([np.asarray(p, dtype=np.float64).reshape(-1) for p in parts]))
+        parts = (
+            kept if isinstance(kept, list) else [kept[name] for name, _, _ in self._layout.trained]
+        )
+        return torch.from_numpy(
+            np.concatenate([np.asarray(p, dtype=np.float64).reshape(-1) for p in parts])
+        )
 
     def _arrays(self, memory: str, flat: Tensor | None) -> Any:
         """What the strategy keeps under this name."""

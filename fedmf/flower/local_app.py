@@ -32,20 +32,22 @@ def run_app(
 ) -> Context:
     """Run a Flower app in this process: the server app, and the client app for each message.
 
-    This needs no Ray, no Flower services or home directory, and no network. Errors of the server app
-    are raised here, and you can debug clients. Lifespans, mods, client state, actions and apps with the older
-    interface (``client_fn``, ``server_fn``) work as in Flower. An error of a client gives an error reply.
+    This needs no Ray, no Flower services or home directory, and no network. Errors of the server
+    app are raised here, and you can debug clients. Lifespans, mods, client state, actions and apps
+    with the older interface (``client_fn``, ``server_fn``) work as in Flower. An error of a client
+    gives an error reply.
 
     Args:
         server_app: the server app; or the folder of a Flower app with its ``pyproject.toml``.
         client_app: the client app; None with a folder, which names its own.
         num_supernodes: N ≥ 1 virtual nodes; node i has the node config ``partition-id`` = i and
             ``num-partitions`` = N.
-        run_config: values of the run config, nested or with dotted keys. With a folder they replace values
-            of ``[tool.flwr.app.config]``, which must have the keys, as with ``flwr run --run-config``.
-        seed: if given, the global generators of Python, NumPy and PyTorch are seeded: the server's by the
-            seed, for a client's call by (seed, node, number of the message to the node). Afterwards they
-            are as they were.
+        run_config: values of the run config, nested or with dotted keys. With a folder they replace
+            values of ``[tool.flwr.app.config]``, which must have the keys, as with ``flwr run
+            --run-config``.
+        seed: if given, the global generators of Python, NumPy and PyTorch are seeded: the server's
+            by the seed, for a client's call by (seed, node, number of the message to the node).
+            Afterwards they are as they were.
 
     Returns:
         The context of the server app after the run; its ``state`` is what the app kept.
@@ -55,8 +57,9 @@ def run_app(
         Exception: what the server app raises.
 
     Guarantees:
-        Every message and reply has records of its own. With a seed, an app that draws from the global
-        generators gives the same bits at each run, and no client's draws depend on which others were asked.
+        Every message and reply has records of its own. With a seed, an app that draws from the
+        global generators gives the same bits at each run, and no client's draws depend on which
+        others were asked.
     """
     server, client, config = _app_of(server_app, client_app, run_config or {})
     for name, value, least in (("N (num_supernodes)", num_supernodes, 1), ("seed", seed or 0, 0)):
@@ -64,7 +67,9 @@ def run_app(
             raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}.")
     context = server_context(dict(config))
     with contextlib.nullcontext() if seed is None else _kept():
-        grid = InProcessGrid(client if seed is None else _seeded(client, seed), num_supernodes, config)
+        grid = InProcessGrid(
+            client if seed is None else _seeded(client, seed), num_supernodes, config
+        )
         if seed is not None:
             seeded_generators([seed, 0])
         server(grid, context)
@@ -89,7 +94,9 @@ def _seeded(client: ClientApp, seed: int) -> Client:
 def _app_of(
     server: ServerApp | str | Path, client: ClientApp | None, given: Mapping[str, Any]
 ) -> tuple[ServerApp, ClientApp, UserConfig]:
-    """An app of two objects, or of a folder; and the run config, flat: nested tables are joined by dots."""
+    """An app of two objects, or of a folder; and the run config, flat: nested tables are joined by
+    dots.
+    """
     config = flat_config(given)
     if isinstance(server, (str, Path)):
         if client is not None:
@@ -105,7 +112,9 @@ def _app_of(
 
 
 def _loaded(folder: Path, given: UserConfig) -> tuple[Any, Any, UserConfig]:
-    """The app of a folder, with values of its run config replaced as by ``flwr run --run-config``."""
+    """The app of a folder, with values of its run config replaced as by ``flwr run
+    --run-config``.
+    """
     path = folder.expanduser().resolve() / "pyproject.toml"
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
@@ -120,7 +129,8 @@ def _loaded(folder: Path, given: UserConfig) -> tuple[Any, Any, UserConfig]:
     if unknown:
         known = ", ".join(sorted(defaults)) or "none"
         raise ConfigError(
-            f"run_config must have keys of [tool.flwr.app.config]; got {unknown[0]!r}. Known: {known}."
+            f"run_config must have keys of [tool.flwr.app.config]; got {unknown[0]!r}. Known:"
+            f" {known}."
         )
     server, client = (load_object(name, path.parent) for name in names)
     return server, client, {**defaults, **given}
@@ -141,7 +151,9 @@ def seeded_generators(words: Sequence[int]) -> None:
     ...     first == random.random()
     True
     """
-    python, numpy, pytorch = np.random.SeedSequence(list(words)).generate_state(3, np.uint64).tolist()
+    python, numpy, pytorch = (
+        np.random.SeedSequence(list(words)).generate_state(3, np.uint64).tolist()
+    )
     random.seed(python)
     np.random.seed(numpy & 0xFFFFFFFF)  # noqa: NPY002, as apps draw from it
     torch.manual_seed(pytorch)

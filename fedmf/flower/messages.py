@@ -1,4 +1,6 @@
-"""What travels between the server and fedmf's own clients, and how a stranger's arrays are checked."""
+"""What travels between the server and fedmf's own clients, and how a stranger's arrays are
+checked.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,20 @@ from fedmf.runs.loop import Reply
 from fedmf.runs.simulation import Request
 from fedmf.training import UserFailure
 
-_ARRAYS, _CONFIG = "arrays", "config"
-_PARAMETERS, ROWS, _FAILURES, _CLIP_NORM = "parameters", "rows", "failures", "clip-norm"
+_ARRAYS = "arrays"
+_CONFIG = "config"
+_PARAMETERS = "parameters"
+ROWS = "rows"
+_FAILURES = "failures"
+_CLIP_NORM = "clip-norm"
 _BITS: Final = "bits"
 _FEATURE_BITS: Final = "feature-bits"
 #: What NumPy's file format may take beside the numbers.
 _OVERHEAD: Final = 4096
 _MOST_CHARACTERS: Final = 80
 #: Of a message that asks whom a node serves, and of its answer.
-_QUESTION, _ANSWER = "fedmf.who", "fedmf.users"
+_QUESTION = "fedmf.who"
+_ANSWER = "fedmf.users"
 
 
 class RejectedReply(ValueError):
@@ -38,7 +45,9 @@ class RejectedReply(ValueError):
 
 def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """A record of tensors, as bytes."""
-    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()})
+    return ArrayRecord(
+        {name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()}
+    )
 
 
 def shown(value: object) -> str:
@@ -58,11 +67,14 @@ def shown(value: object) -> str:
     return ascii(value)[:_MOST_CHARACTERS]
 
 
-def checked_array(array: Array, name: str, dtypes: Sequence[str], shape: tuple[int, ...]) -> NDArray[Any]:
+def checked_array(
+    array: Array, name: str, dtypes: Sequence[str], shape: tuple[int, ...]
+) -> NDArray[Any]:
     """The numbers of a stranger's array that came as bytes, without a copy: read-only.
 
-    Type, shape and size are compared first as declared, then as the bytes' own header says; the declared
-    ones are only the sender's word. Nothing is allocated before. One number may come as shape () or (1,).
+    Type, shape and size are compared first as declared, then as the bytes' own header says; the
+    declared ones are only the sender's word. Nothing is allocated before. One number may come as
+    shape () or (1,).
 
     Args:
         array: as it came.
@@ -75,21 +87,33 @@ def checked_array(array: Array, name: str, dtypes: Sequence[str], shape: tuple[i
     """
     declared = tuple(array.shape)
     one_number = {declared, shape} == {(), (1,)}
-    if array.stype != SType.NUMPY or array.dtype not in dtypes or not (declared == shape or one_number):
+    if (
+        array.stype != SType.NUMPY
+        or array.dtype not in dtypes
+        or not (declared == shape or one_number)
+    ):
         raise ValueError(
-            f"array {shown(name)} must be {' or '.join(dict.fromkeys(dtypes))} of shape {shape}; got "
-            f"{shown(array.dtype)} of shape {shown(list(array.shape))}"
+            f"array {shown(name)} must be {' or '.join(dict.fromkeys(dtypes))} of shape {shape};"
+            f" got {shown(array.dtype)} of shape {shown(list(array.shape))}"
         )
     length = math.prod(shape) * np.dtype(array.dtype).itemsize
     if not length <= len(array.data) <= length + _OVERHEAD:
         raise ValueError(f"array {shown(name)} must take {length} bytes; got {len(array.data)}")
     file = io.BytesIO(array.data[:_OVERHEAD])
-    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(npy.read_magic(file))
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(
+        npy.read_magic(file)
+    )
     if read is None:
         raise ValueError(f"array {shown(name)} must be in NumPy's format 1.0 or 2.0")
     held, fortran, dtype = read(file)
-    if dtype != np.dtype(array.dtype) or held != declared or len(array.data) - file.tell() != length:
-        raise ValueError(f"array {shown(name)} must be of the declared type; it is {shown(str(dtype))}")
+    if (
+        dtype != np.dtype(array.dtype)
+        or held != declared
+        or len(array.data) - file.tell() != length
+    ):
+        raise ValueError(
+            f"array {shown(name)} must be of the declared type; it is {shown(str(dtype))}"
+        )
     numbers = np.frombuffer(array.data, dtype=dtype, offset=file.tell())
     return numbers.reshape(shape, order="F" if fortran else "C")
 
@@ -101,7 +125,9 @@ def request_content(model: ArrayRecord, request: Request) -> RecordDict:
         model: the parameters as one flat array named ``parameters``; messages of a round share it.
         request: the rest.
     """
-    config = ConfigRecord({"round": request.t, "users": list(request.users), "slice": request.as_slice})
+    config = ConfigRecord(
+        {"round": request.t, "users": list(request.users), "slice": request.as_slice}
+    )
     config[_BITS], config[_FEATURE_BITS] = request.bits
     if request.clip_norm is not None:
         config[_CLIP_NORM] = request.clip_norm
@@ -124,8 +150,9 @@ def read_request(message: Message) -> Request:
 
 
 def answer_reply(message: Message, t: int, reply: Reply) -> Message:
-    """A node's answer: one row a user, in the order of the request, or exact sums by name, int64; who is in
-    them and who failed."""
+    """A node's answer: one row a user, in the order of the request, or exact sums by name, int64;
+    who is in them and who failed.
+    """
     assert not isinstance(reply.held, str)
     held = {ROWS: reply.held} if isinstance(reply.held, Tensor) else reply.held
     failures = [json.dumps(failure.to_dict()) for failure in reply.failures]
@@ -152,9 +179,14 @@ def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:
 
 
 def read_reply(
-    reply: Message, t: int, asked: Sequence[str], shapes: Mapping[str, tuple[int, ...]], *dtypes: str
+    reply: Message,
+    t: int,
+    asked: Sequence[str],
+    shapes: Mapping[str, tuple[int, ...]],
+    *dtypes: str,
 ) -> dict[str, Tensor]:
-    """The arrays of a reply by name: a row for each user asked, in their order, or exact sums over them.
+    """The arrays of a reply by name: a row for each user asked, in their order, or exact sums over
+    them.
 
     Rows may hold NaN or infinity.
 
@@ -227,4 +259,6 @@ def _array(reply: Message, name: str, shape: tuple[int, ...], dtypes: Sequence[s
         # A copy: what was decoded lies, read-only, in the message's own bytes.
         return torch.from_numpy(checked_array(records[_ARRAYS][name], name, dtypes, shape).copy())
     except Exception as error:  # whatever a stranger's bytes may cause
-        raise RejectedReply(str(error) if type(error) is ValueError else type(error).__name__) from None
+        raise RejectedReply(
+            str(error) if type(error) is ValueError else type(error).__name__
+        ) from None

@@ -39,20 +39,21 @@ def pull_until(
 ) -> Iterator[Message]:
     """Yield the first reply to each message as it arrives, until all are in or the time is up.
 
-    Over a link, a reply that cannot be unpacked comes as an error reply of its node: it arrived and holds
-    nothing. Whatever a node sends, the replies of the others come.
+    Over a link, a reply that cannot be unpacked comes as an error reply of its node: it arrived and
+    holds nothing. Whatever a node sends, the replies of the others come.
 
     Args:
         grid: where.
         message_ids: of the messages.
         seconds: at most so long; infinite: until all are in.
-        most_bytes: of the reply to a message, by its id, where the grid lets that be known before the reply
-            is unpacked.
+        most_bytes: of the reply to a message, by its id, where the grid lets that be known before
+            the reply is unpacked.
         meanwhile: called between one look for replies and the next; it must not wait.
     """
     pending = dict.fromkeys(message_ids)
     pull = pull_of(grid, most_bytes)
-    deadline, pause = time.monotonic() + seconds, _SHORTEST_PAUSE
+    deadline = time.monotonic() + seconds
+    pause = _SHORTEST_PAUSE
     while pending:
         before = len(pending)
         for reply in pull(list(pending)):
@@ -75,7 +76,9 @@ def pull_of(grid: Grid, most_bytes: Callable[[str], int]) -> Pull:
 
 @dataclass
 class Announced:
-    """A reply that the link has told of: its id, its node, its objects, and what was pulled of them."""
+    """A reply that the link has told of: its id, its node, its objects, and what was pulled of
+    them.
+    """
 
     message_id: str
     node: int
@@ -86,10 +89,10 @@ class Announced:
 class LinkPull:
     """What Flower's ``HttpGrid.pull_messages`` does, reply by reply.
 
-    Flower's own loses all replies of a pull if one of them cannot be unpacked: the link hands out a reply
-    only once. It waits up to two hours for a node that announces a reply and does not upload it, and unpacks
-    whatever size there is. It also lets a node write into its reply whose message it answers; here that is
-    the link's word, which has checked it.
+    Flower's own loses all replies of a pull if one of them cannot be unpacked: the link hands out a
+    reply only once. It waits up to two hours for a node that announces a reply and does not upload
+    it, and unpacks whatever size there is. It also lets a node write into its reply whose message
+    it answers; here that is the link's word, which has checked it.
 
     Args:
         link: of the grid.
@@ -97,7 +100,8 @@ class LinkPull:
     """
 
     def __init__(self, link: HttpLink, most_bytes: Callable[[str], int]) -> None:
-        self._link, self._most_bytes = link, most_bytes
+        self._link = link
+        self._most_bytes = most_bytes
         self._announced: dict[str, Announced] = {}
 
     def __call__(self, message_ids: Sequence[str]) -> Iterator[Message]:
@@ -133,7 +137,8 @@ class LinkPull:
                 content = self._link.object(object_id)
                 if content is None:
                     return None
-                announced.contents[object_id], size = content, size + len(content)
+                announced.contents[object_id] = content
+                size = size + len(content)
                 if size > most:
                     return f"it takes more than {most} bytes"
         return ""
@@ -141,9 +146,13 @@ class LinkPull:
 
 def reply_of(answered: str, announced: Announced, trouble: str, most: int) -> Message:
     """The reply that was pulled, or an error reply."""
-    contents, reply = announced.contents, None
+    contents = announced.contents
+    reply = None
     try:
-        if not trouble and sum(checked_size(content, contents) for content in contents.values()) > most:
+        if (
+            not trouble
+            and sum(checked_size(content, contents) for content in contents.values()) > most
+        ):
             trouble = f"its arrays would take more than {most} bytes"
         if not trouble:
             reply = inflate_object_from_contents(announced.message_id, contents)

@@ -26,7 +26,8 @@ def warn(line: str) -> None:
 
 def say_plan(session: Session) -> None:
     """Mechanism, noise, what cannot be told later, and where records are."""
-    plan, server = session.plan, session.server
+    plan = session.plan
+    server = session.server
     if session.standing:
         say(session.standing)
     epsilon = plan.epsilon_after(server.horizon)
@@ -55,5 +56,7 @@ def say_round(number: int, horizon: int, metrics: Mapping[str, Any]) -> None:
     shown = dict(metrics)
     epsilon = shown.pop("epsilon", None)
     figures = [f"epsilon {at_least(epsilon, 4)}"] if epsilon is not None else []
-    figures += [f"{name} {value:.4g}" for name, value in shown.items() if isinstance(value, int | float)]
+    figures += [
+        f"{name} {value:.4g}" for name, value in shown.items() if isinstance(value, int | float)
+    ]
     say(", ".join([f"round {number}/{horizon}", *figures]))

@@ -1,4 +1,6 @@
-"""`CorrelatedNoise`: any Flower strategy that aggregates by a mean, made private by correlated noise."""
+"""`CorrelatedNoise`: any Flower strategy that aggregates by a mean, made private by correlated
+noise.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ class Cohort:
     """
 
     def __init__(self, grid: Grid, nodes: Sequence[int]) -> None:
-        self._grid, self._nodes = grid, list(nodes)
+        self._grid = grid
+        self._nodes = list(nodes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -85,7 +88,9 @@ class AppClients(GridClients):
         train_config: ConfigRecord | None,
     ) -> None:
         super().__init__(session, nodes, grid, timeout)
-        self._layout, self._inner, self._sent = layout, inner, torch.empty(0)
+        self._layout = layout
+        self._inner = inner
+        self._sent = torch.empty(0)
         self._train_config = train_config or ConfigRecord()
 
     @property
@@ -103,20 +108,25 @@ class AppClients(GridClients):
         Raises:
             RuntimeError: the inner strategy asks other nodes, or one twice.
         """
-        arrays, nodes = self.arrays, list(by_node)
+        arrays = self.arrays
+        nodes = list(by_node)
         self._sent = self._layout.flat(arrays, self._layout.number)
         if not nodes:
             return []
         # Every node that it sees is asked: the cohort decides, not its fractions.
-        everybody = {"fraction_train": 1.0, "min_train_nodes": len(nodes), "min_available_nodes": len(nodes)}
+        everybody = {
+            "fraction_train": 1.0,
+            "min_train_nodes": len(nodes),
+            "min_available_nodes": len(nodes),
+        }
         with with_values(self._inner, **everybody):
             cohort: Any = Cohort(self.grid, nodes)
             messages = list(self._inner.configure_train(number, arrays, self._train_config, cohort))
         asked = [message.metadata.dst_node_id for message in messages]
         if sorted(asked) != sorted(nodes):
             raise RuntimeError(
-                f"strategy {type(self._inner).__name__} must ask each of the {len(nodes)} nodes of the "
-                f"cohort once to train; it asks {len(asked)}."
+                f"strategy {type(self._inner).__name__} must ask each of the {len(nodes)} nodes of"
+                f" the cohort once to train; it asks {len(asked)}."
             )
         parts = [(node, tuple(by_node[node])) for node in asked]
         return list(zip(messages, parts, strict=True))
@@ -142,37 +152,38 @@ class CorrelatedNoise:
     """User-level differential privacy for a Flower app, by wrapping its strategy.
 
     In each round the messages of the inner strategy go to a cohort of users. Their updates, reply
-    minus model sent, are clipped together over all trained arrays, summed, divided by the planned users of a
-    round (never by numbers of examples) and noised; the inner strategy sees one reply with the noisy mean, so
-    its server rule (momentum, Adam, …) is post-processing. Every round is committed before anyone sees its
-    model. Arrays of integers stay unchanged.
+    minus model sent, are clipped together over all trained arrays, summed, divided by the planned
+    users of a round (never by numbers of examples) and noised; the inner strategy sees one reply
+    with the noisy mean, so its server rule (momentum, Adam, …) is post-processing. Every round is
+    committed before anyone sees its model. Arrays of integers stay unchanged.
 
     Args:
         strategy: a new FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad or FedYogi.
-        privacy: ε and δ for all rounds together, and the clip norm ζ: the largest ℓ₂ norm of one user's
-            update; a public noise seed makes a simulation that anyone can undo.
+        privacy: ε and δ for all rounds together, and the clip norm ζ: the largest ℓ₂ norm of one
+            user's update; a public noise seed makes a simulation that anyone can undo.
         cohorts: n, the horizon, m, the number of users per round, and the schedule.
-        users: N, if every virtual node of a simulation is a user; or the identities of users, for deployments
-            an `EnrolledIdentity`.
+        users: N, if every virtual node of a simulation is a user; or the identities of users, for
+            deployments an `EnrolledIdentity`.
         mechanism: name of a mechanism, or a factorization.
-        server_optimizer: a server rule of fedmf in place of the strategy's own, such as `Sgd`, `JmeAdam` with
-            private second moments of its own noise, or any object with ``init`` and ``step``; the strategy
-            must then be one without a rule, FedAvg or FedProx.
-        clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms after the first round, under the
-            same ε.
+        server_optimizer: a server rule of fedmf in place of the strategy's own, such as `Sgd`,
+            `JmeAdam` with private second moments of its own noise, or any object with ``init`` and
+            ``step``; the strategy must then be one without a rule, FedAvg or FedProx.
+        clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms after the first round,
+            under the same ε.
         extra_releases: values of `fedmf.runs.Statistic` that are released under the same ε.
-        frozen: arrays that are neither trained nor noised: names, or patterns such as ``"features.*"``, in
-            which ``*`` stands for any characters, dots too.
-        tied: whether equal arrays are one under several names, such as an embedding that is also the head: it
-            is trained, clipped and noised once. None asks if there are any.
-        execution: for how many replies, and how long, a round waits, how often checkpoints are kept; messages
-            are one a user. Default: an hour for all.
-        run_dir: directory of ledger, key and statement; an existing run is continued. A simulation cannot
-            be: where there is one, the next gets a directory of its own next to it. Default, also for an
-            empty string: a new directory below ``~/.fedmf/runs``.
+        frozen: arrays that are neither trained nor noised: names, or patterns such as
+            ``"features.*"``, in which ``*`` stands for any characters, dots too.
+        tied: whether equal arrays are one under several names, such as an embedding that is also
+            the head: it is trained, clipped and noised once. None asks if there are any.
+        execution: for how many replies, and how long, a round waits, how often checkpoints are
+            kept; messages are one a user. Default: an hour for all.
+        run_dir: directory of ledger, key and statement; an existing run is continued. A simulation
+            cannot be: where there is one, the next gets a directory of its own next to it. Default,
+            also for an empty string: a new directory below ``~/.fedmf/runs``.
 
     Raises:
-        ConfigError: a strategy that does not aggregate by a mean, or values that do not fit together.
+        ConfigError: a strategy that does not aggregate by a mean, or values that do not fit
+            together.
 
     >>> from fedmf import CyclicCohorts, UserLevel
     >>> private = CorrelatedNoise(
@@ -200,9 +211,11 @@ class CorrelatedNoise:
         run_dir: str | Path | None = None,
     ) -> None:
         check_inner(strategy, server_optimizer is not None)
-        self.inner, self._optimizer = strategy, server_optimizer
+        self.inner = strategy
+        self._optimizer = server_optimizer
         self.identity = users if isinstance(users, ServedUsers) else NodeIdentity(users)
-        self._frozen, self._tied = tuple(frozen), tied
+        self._frozen = tuple(frozen)
+        self._tied = tied
         waiting = execution or Execution(messages="per-user", round_timeout=3600.0)
         self._values: dict[str, Any] = {
             "privacy": privacy,
@@ -212,13 +225,17 @@ class CorrelatedNoise:
             "clipping": clipping or FixedClipping(),
             "extra_releases": tuple(extra_releases),
         }
-        self._run(ArrayLayout(("model",), ((1,),), ("float32",), {}))  # to check what needs no model
+        self._run(
+            ArrayLayout(("model",), ((1,),), ("float32",), {})
+        )  # to check what needs no model
         self.run_dir = _place(run_dir, self.identity.lasting)
         self._session: Session | None = None
 
     def _run(self, layout: ArrayLayout) -> Run:
         task = FlowerAppTask(layout, self.identity.user_list, self.identity.words)
-        return Run(task=task, server=self._optimizer or InnerRule(self.inner, layout), **self._values)
+        return Run(
+            task=task, server=self._optimizer or InnerRule(self.inner, layout), **self._values
+        )
 
     def statement(self) -> PrivacyStatement:
         """The guarantee and the releases so far.
@@ -251,27 +268,33 @@ class CorrelatedNoise:
 
         Args:
             grid: where the nodes are.
-            initial_arrays: the model before the first round; of a run that is continued, its names, shapes,
-                types and untrained arrays.
+            initial_arrays: the model before the first round; of a run that is continued, its names,
+                shapes, types and untrained arrays.
             num_rounds: of the whole run; default: all that were planned.
-            timeout: seconds to wait for the replies of a round; default: the round timeout of the run.
+            timeout: seconds to wait for the replies of a round; default: the round timeout of the
+                run.
             train_config: for clients.
             evaluate_config: not used, because clients are not asked to evaluate.
-            evaluate_fn: says what of a released model; the result and `RoundRecord.metrics` hold it. Its
-                numbers are recorded, so the result of a run that is continued has those of earlier rounds.
+            evaluate_fn: says what of a released model; the result and `RoundRecord.metrics` hold
+                it. Its numbers are recorded, so the result of a run that is continued has those of
+                earlier rounds.
             should_stop: called with the number of a round and the result so far; True ends the run.
-            on_round: called with a `fedmf.runs.RoundRecord` after each committed round; True ends the run.
+            on_round: called with a `fedmf.runs.RoundRecord` after each committed round; True ends
+                the run.
 
         Raises:
             ConfigError: more rounds than were planned; no round is run. The disk failed.
-            RuntimeError: no node answers before the first of these rounds; an inner strategy asks other
-                nodes than the cohort, or one twice.
+            RuntimeError: no node answers before the first of these rounds; an inner strategy asks
+                other nodes than the cohort, or one twice.
             LedgerError: a release failed, now or before. Close this strategy and make another one.
             Exception: what ``on_round`` raises; the same call continues the run.
         """
         session, layout = self._begun(initial_arrays)
-        clients = AppClients(session, self.identity, grid, timeout, layout, self.inner, train_config)
-        result, horizon = Result(), session.server.horizon
+        clients = AppClients(
+            session, self.identity, grid, timeout, layout, self.inner, train_config
+        )
+        result = Result()
+        horizon = session.server.horizon
         ours = metric_columns(None, session.run.statistics)
         for number, row in session.metrics.items():
             if said := {name: value for name, value in row.items() if name not in ours}:
@@ -329,7 +352,10 @@ def findings(inner: FedAvg) -> Iterator[str]:
         if getattr(type(inner), method) is not getattr(base, method):
             yield f"{type(inner).__name__}.{method} is never called: {why}"
     if inner.train_metrics_aggr_fn is not base().train_metrics_aggr_fn:
-        yield "train_metrics_aggr_fn is not called: metrics that clients report of training carry no noise"
+        yield (
+            "train_metrics_aggr_fn is not called: metrics that clients report of training carry no"
+            " noise"
+        )
 
 
 def _place(run_dir: str | Path | None, lasting: bool) -> Path:
@@ -343,7 +369,7 @@ def _place(run_dir: str | Path | None, lasting: bool) -> Path:
     others = (path.with_name(f"{path.name}-{count}") for count in itertools.count(2))
     place = next(other for other in others if not other.exists())
     warn(
-        f"{path} contains a simulation with nodes that no longer exist; this run is stored in {place}. On "
-        f"the same users their epsilons add up: fedmf account {path} {place}"
+        f"{path} contains a simulation with nodes that no longer exist; this run is stored in"
+        f" {place}. On the same users their epsilons add up: fedmf account {path} {place}"
     )
     return place

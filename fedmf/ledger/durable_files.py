@@ -1,4 +1,6 @@
-"""Files and directories that are written wholly and durably or not at all, and the file of a key."""
+"""Files and directories that are written wholly and durably or not at all, and the file of a
+key.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from typing import IO, BinaryIO, Final
 from fedmf.errors import ConfigError
 from fedmf.noise.key import KEY_HEADER, NoiseKey
 
-#: How a directory is called while it is made, and the seconds after which one was left by a killed process.
+#: How a directory is called while it is made, and the seconds after which one was left by a killed
+#: process.
 _MAKING: Final = ".fedmf-making-"
 _ABANDONED: Final = 3600
 
@@ -27,7 +30,8 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     Args:
         path: where.
         content: all of it.
-        mode: permissions of the file, less what the process masks; by default only the owner may read it.
+        mode: permissions of the file, less what the process masks; by default only the owner may
+            read it.
     """
     replace_durably(path, lambda file: file.write(content), mode)
 
@@ -51,7 +55,9 @@ def replace_durably(path: Path, write: Callable[[BinaryIO], object], mode: int =
 
 
 def overwrite_durably(path: Path, content: bytes) -> None:
-    """Write a file in place; after a crash it may hold a part. For content that nothing refers to yet."""
+    """Write a file in place; after a crash it may hold a part. For content that nothing refers to
+    yet.
+    """
     new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -65,7 +71,8 @@ def overwrite_durably(path: Path, content: bytes) -> None:
 
 def write_at(descriptor: int, content: bytes | memoryview, at: int) -> int:
     """Write all of some bytes at a place of a file, not flushed; how many there were."""
-    view, done = memoryview(content), 0
+    view = memoryview(content)
+    done = 0
     while done < len(view):
         done += os.pwrite(descriptor, view[done:], at + done)
     return done
@@ -102,8 +109,8 @@ def create_directory(
 ) -> None:
     """Make a directory with everything in it that belongs there from the start.
 
-    It is built next to its place, hidden and for its owner alone, and renamed. What a process left that was
-    killed meanwhile is removed by the next one, after an hour.
+    It is built next to its place, hidden and for its owner alone, and renamed. What a process left
+    that was killed meanwhile is removed by the next one, after an hour.
 
     Args:
         path: where; absent or an empty directory.
@@ -113,8 +120,8 @@ def create_directory(
         error: raised with one line.
 
     Raises:
-        ValueError: as `error`: the place is taken or cannot be written. Errors of `fill` that are not of the
-            operating system pass. In each case nothing is left behind.
+        ValueError: as `error`: the place is taken or cannot be written. Errors of `fill` that are
+            not of the operating system pass. In each case nothing is left behind.
 
     Guarantees:
         After a crash the directory is there whole, or there is none.
@@ -156,7 +163,9 @@ def require_free(path: Path) -> None:
         ConfigError: there is.
     """
     if os.path.lexists(path):
-        raise ConfigError(f"{path} exists already and is not overwritten. Remove it or choose another name.")
+        raise ConfigError(
+            f"{path} exists already and is not overwritten. Remove it or choose another name."
+        )
 
 
 @contextmanager
@@ -168,8 +177,8 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
         mode: its permissions; by default only the owner may read it.
 
     Raises:
-        ConfigError: there is something at that place already, or it cannot be written. What was there is as
-            it was, and nothing is left next to it.
+        ConfigError: there is something at that place already, or it cannot be written. What was
+            there is as it was, and nothing is left next to it.
 
     >>> path = Path(tempfile.mkdtemp()) / "mine"
     >>> with new_file(path) as file:
@@ -202,7 +211,9 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
 def save_key(path: Path, key: NoiseKey) -> None:
     """Write the file of a key, for its owner alone, into a directory that is being made."""
-    replace_durably(path, lambda file: file.write(key.secret_text()))  # no name: tracebacks show names
+    replace_durably(
+        path, lambda file: file.write(key.secret_text())
+    )  # no name: tracebacks show names
 
 
 def load_key(path: Path) -> NoiseKey:
@@ -212,16 +223,16 @@ def load_key(path: Path) -> NoiseKey:
         path: the key file.
 
     Raises:
-        ConfigError: the file cannot be read, others can read or write it (checked on the open file), or it is
-            damaged. The message is one line and does not show the key.
+        ConfigError: the file cannot be read, others can read or write it (checked on the open
+            file), or it is damaged. The message is one line and does not show the key.
     """
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise ConfigError(
-                    f"cannot use noise key {path}: mode (of the key file) must be 0600; got {mode:04o}. "
-                    "Others may have read the key: start a new run with a new key."
+                    f"cannot use noise key {path}: mode (of the key file) must be 0600; got"
+                    f" {mode:04o}. Others may have read the key: start a new run with a new key."
                 )
             key = NoiseKey.from_secret_text(file.read(1 << 12))  # no name: tracebacks show names
     except OSError as error:

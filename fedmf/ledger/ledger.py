@@ -1,13 +1,15 @@
 """The ledger of a run or stream: one SQLite file, to which one process at a time appends.
 
-A commit is one transaction in WAL mode with synchronous FULL: the row that names the participants, the state
-that goes with it and what it releases are durable together, before anyone sees the new model. A large state
-is in one of two files by turns, flushed before the row that names it with its SHA-256.
+A commit is one transaction in WAL mode with synchronous FULL: the row that names the participants,
+the state that goes with it and what it releases are durable together, before anyone sees the new
+model. A large state is in one of two files by turns, flushed before the row that names it with its
+SHA-256.
 
-Rows form a chain, so that a changed row, a row of another ledger and a row that is missing in the middle are
-detected. A row that follows the value c has the chain value c' = SHA-256(kind of row ‖ c ‖ content), each
-part preceded by its type and length, and the code HMAC-SHA256(records key, c'). The records key is a sub-key
-of the noise key, so only someone with that key can write rows that fit.
+Rows form a chain, so that a changed row, a row of another ledger and a row that is missing in the
+middle are detected. A row that follows the value c has the chain value c' = SHA-256(kind of row ‖ c
+‖ content), each part preceded by its type and length, and the code HMAC-SHA256(records key, c').
+The records key is a sub-key of the noise key, so only someone with that key can write rows that
+fit.
 """
 
 from __future__ import annotations
@@ -79,15 +81,16 @@ class Opening(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """One committed round of a run, or block of consecutive steps of a stream, as the table holds it.
+    """One committed round of a run, or block of consecutive steps of a stream, as the table holds
+    it.
 
     Attributes:
         number: 0, 1, 2 …
         first: its round, or its first step, 0-based.
         steps: 1, or how many steps.
         records: how many releases there are after it.
-        participants: keys of the users of the round, ascending, or of each step's user, `NOBODY` for none;
-            uint32, little-endian.
+        participants: keys of the users of the round, ascending, or of each step's user, `NOBODY`
+            for none; uint32, little-endian.
         met: the users met first here; their keys follow those known before, each ended by a NUL.
         remembered: what else is to be remembered of it, as JSON.
         pushes: digests of the rows that were pushed.
@@ -132,11 +135,12 @@ class Ledger:
         about: what the last commit remembers; empty before the first.
 
     Guarantees:
-        * A commit that returned survives kill -9 and power loss. One that was rejected left no trace. One
-          that failed ends this opening: it is there as a whole or not at all, and the next opening tells.
+        * A commit that returned survives kill -9 and power loss. One that was rejected left no
+          trace. One that failed ends this opening: it is there as a whole or not at all, and the
+          next opening tells.
         * Every commit obeys the contract. One process at a time can extend a ledger.
-        * A ledger that holds fewer commits than its marks, or other ones, is not opened; a value that was
-          changed is not read.
+        * A ledger that holds fewer commits than its marks, or other ones, is not opened; a value
+          that was changed is not read.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "ledger.sqlite"
@@ -169,7 +173,9 @@ class Ledger:
             self._mark = Mark(path, None if read_only else key, remembered)
             held.callback(self._mark.close)
             with self._faults():
-                self._connection = held.enter_context(contextlib.closing(_connected(path, read_only)))
+                self._connection = held.enter_context(
+                    contextlib.closing(_connected(path, read_only))
+                )
                 self._read()
             self._held = held.pop_all()
 
@@ -189,15 +195,20 @@ class Ledger:
             participation: the contract that every commit is checked against.
             header: the description, JSON-able with finite numbers; stored once.
             key: of the run or stream; every row gets a code under its sub-key "records".
-            steps: whether commits are blocks of steps, each of at most one user, not rounds of cohorts.
+            steps: whether commits are blocks of steps, each of at most one user, not rounds of
+                cohorts.
 
         Raises:
             LedgerError: the file exists, the place is not writable, or the header is not JSON.
         """
         path = Path(os.path.realpath(path))
         if path.exists():
-            raise LedgerError(f"ledger {path} exists already. Resume that run or choose another directory.")
-        n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+            raise LedgerError(
+                f"ledger {path} exists already. Resume that run or choose another directory."
+            )
+        n = participation.rounds
+        k = participation.max_participations
+        b = participation.min_separation
         text = _json({"participation": [n, k, b], "steps": steps, "about": dict(header)}, "header")
         with _one_line(path):
             path.touch(mode=0o600)
@@ -208,12 +219,18 @@ class Ledger:
                     connection.execute(f"PRAGMA user_version={_FORMAT}")
                     for statement in _SCHEMA.strip().rstrip(";").split(";"):
                         connection.execute(statement)
-                    _put(connection, "header", 0, text, *_sealed(_records_key(key), b"header", text))
+                    _put(
+                        connection, "header", 0, text, *_sealed(_records_key(key), b"header", text)
+                    )
             Mark.begin(path)
 
     @classmethod
     def open(
-        cls, path: Path, key: NoiseKey | None = None, read_only: bool = False, remembered: bool = True
+        cls,
+        path: Path,
+        key: NoiseKey | None = None,
+        read_only: bool = False,
+        remembered: bool = True,
     ) -> Self:
         """Open an existing ledger and verify all of it; for writing, as the only writer.
 
@@ -224,12 +241,14 @@ class Ledger:
             remembered: whether this machine keeps a mark of it, once its directory is gone.
 
         Raises:
-            LedgerError: no such file, not a ledger, no key to write with, a second writer, rows that were
-                changed or break the contract, or fewer or other rows than its marks say.
+            LedgerError: no such file, not a ledger, no key to write with, a second writer, rows
+                that were changed or break the contract, or fewer or other rows than its marks say.
         """
         path = Path(os.path.realpath(path))
         if key is None and not read_only:
-            raise LedgerError(f"key (of the run) must be given to write to ledger {path}; got none.")
+            raise LedgerError(
+                f"key (of the run) must be given to write to ledger {path}; got none."
+            )
         if not path.is_file():
             raise LedgerError(f"ledger {path} does not exist.")
         return cls(path, key, read_only, remembered)
@@ -254,7 +273,9 @@ class Ledger:
         self._read_header()
         self.histories = Histories(self.participation)
         openings = self._connection.execute("SELECT * FROM openings ORDER BY number").fetchall()
-        for *row, chain, code in self._connection.execute(f"SELECT {_COLUMNS}, chain, code {_COMMITS}"):
+        for *row, chain, code in self._connection.execute(
+            f"SELECT {_COLUMNS}, chain, code {_COMMITS}"
+        ):
             commit = Commit(*row)
             while openings and openings[0][1] <= commit.number:
                 self._read_opening(*openings.pop(0))
@@ -290,7 +311,8 @@ class Ledger:
 
     def _read_opening(self, *row: Any) -> None:
         """Take an opening that comes next in the chain."""
-        opening, sealed = Opening(*row[:-2]), row[-2:]
+        opening = Opening(*row[:-2])
+        sealed = row[-2:]
         expected = (len(self._openings), len(self._chains), self._records)
         if opening[:3] != expected:
             raise LedgerError(f"opening {opening.number} of the ledger is not the next in order.")
@@ -299,15 +321,27 @@ class Ledger:
         self._head = sealed[0]
 
     def _follow(self, commit: Commit) -> None:
-        """Take the participations of a commit, unless it breaks the contract or contradicts earlier ones."""
-        name, keys, newcomers = f"commit {commit.number} of the ledger", commit.keys, commit.newcomers
-        seen, known, end = self.histories, len(self.histories), commit.first + commit.steps
+        """Take the participations of a commit, unless it breaks the contract or contradicts earlier
+        ones.
+        """
+        name = f"commit {commit.number} of the ledger"
+        keys = commit.keys
+        newcomers = commit.newcomers
+        seen = self.histories
+        known = len(self.histories)
+        end = commit.first + commit.steps
         if commit.number != len(self._chains) or (commit.steps and not self._openings):
             raise LedgerError(f"{name} follows no commit or no opening.")
-        if commit.first != self.released or commit.steps < 0 or (not self._steps and commit.steps != 1):
+        if (
+            commit.first != self.released
+            or commit.steps < 0
+            or (not self._steps and commit.steps != 1)
+        ):
             raise ParticipationViolation(f"{name} is out of turn.")
         if end > self.participation.rounds:
-            raise ParticipationViolation(f"{name} is past the horizon of n={self.participation.rounds}.")
+            raise ParticipationViolation(
+                f"{name} is past the horizon of n={self.participation.rounds}."
+            )
         if not self._steps and (keys[1:] <= keys[:-1]).any():
             raise LedgerError(f"{name} names its users out of order or twice.")
         times = range(commit.first + 1, end + 1) if self._steps else [commit.first] * len(keys)
@@ -323,20 +357,23 @@ class Ledger:
         chain, code = sealed
         if chain != _chained(kind, *content):
             fault = "its chain value differs"
-        elif self._key is not None and not hmac.compare_digest(hmac.digest(self._key, chain, "sha256"), code):
+        elif self._key is not None and not hmac.compare_digest(
+            hmac.digest(self._key, chain, "sha256"), code
+        ):
             fault = "its authentication code does not match the run's key"
         else:
             return
         raise LedgerError(
-            f"{name} of ledger {self.path} is not as it was written: {fault}. Restore the directory from a "
-            "copy."
+            f"{name} of ledger {self.path} is not as it was written: {fault}. Restore the directory"
+            " from a copy."
         )
 
     def _take(self, commit: Commit, chain: bytes) -> None:
         """Hold a commit that is durable."""
         self._chains.append(chain)
         self._head = chain
-        self.released, self._records = commit.first + commit.steps, commit.records
+        self.released = commit.first + commit.steps
+        self._records = commit.records
         self._known += commit.met.count(0)
         self.about = commit.about
 
@@ -356,15 +393,18 @@ class Ledger:
                 yield Commit(*row)
 
     def participations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(times, user keys) of all participations, sorted by key, then by time; times are rounds or steps,
-        0-based. `histories.names` has the users by key."""
-        times, users = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        """(times, user keys) of all participations, sorted by key, then by time; times are rounds
+        or steps, 0-based. `histories.names` has the users by key.
+        """
+        times = [np.empty(0, np.int64)]
+        users = [np.empty(0, np.int64)]
         for commit in self.commits():
             keys = commit.keys
             users.append(keys[keys != NOBODY].astype(np.int64))
             at = np.flatnonzero(keys != NOBODY) if self._steps else np.zeros(len(keys), np.int64)
             times.append(commit.first + at)
-        all_times, all_users = np.concatenate(times), np.concatenate(users)
+        all_times = np.concatenate(times)
+        all_users = np.concatenate(users)
         order = np.argsort(all_users * np.int64(max(1, self.participation.rounds)) + all_times)
         return all_times[order].astype(np.int32), all_users[order].astype(np.int32)
 
@@ -372,7 +412,8 @@ class Ledger:
         """The state that was kept last, None if none was.
 
         Raises:
-            LedgerError: it is missing or damaged, or follows a commit that the ledger does not hold.
+            LedgerError: it is missing or damaged, or follows a commit that the ledger does not
+                hold.
         """
         with self._faults():
             row = self._connection.execute(
@@ -382,18 +423,26 @@ class Ledger:
                 return None
             after, digest, place, content, *sealed = row
             if not 0 <= after <= len(self._chains):
-                raise LedgerError(f"the state of ledger {self.path} follows a commit that is not there.")
+                raise LedgerError(
+                    f"the state of ledger {self.path} follows a commit that is not there."
+                )
             follows = self._chains[after - 1] if after else self._header_chain
             self._require(tuple(sealed), "the state", b"state", follows, digest)
-            return self._checked(digest, self._place(place).read_bytes() if content is None else content)
+            return self._checked(
+                digest, self._place(place).read_bytes() if content is None else content
+            )
 
     def contents(self, record: int = 0) -> Iterator[tuple[Commit, bytes]]:
-        """The commits that release something, with their contents, from the one with this release on.
+        """The commits that release something, with their contents, from the one with this release
+        on.
 
         Raises:
             LedgerError: a content is damaged.
         """
-        query = f"SELECT {_COLUMNS}, content FROM commits WHERE records > ? AND digest <> x'' ORDER BY number"
+        query = (
+            f"SELECT {_COLUMNS}, content FROM commits WHERE records > ? AND digest <> x'' ORDER BY"
+            " number"
+        )
         with self._faults():
             for *row, content in self._connection.execute(query, (record,)):
                 commit = Commit(*row)
@@ -412,7 +461,9 @@ class Ledger:
 
     def _checked(self, digest: bytes, content: bytes) -> bytes:
         if hashlib.sha256(content).digest() != digest:
-            raise LedgerError(f"a content of ledger {self.path} differs from its SHA-256. Restore a copy.")
+            raise LedgerError(
+                f"a content of ledger {self.path} differs from its SHA-256. Restore a copy."
+            )
         return content
 
     def _place(self, place: int) -> Path:
@@ -428,7 +479,8 @@ class Ledger:
             sealed = _sealed(self._key, b"opening", self._head, *opening)
             with self._written("an opening"):
                 _put(self._connection, "openings", *opening, *sealed)
-            self._opening, self._head = opening, sealed[0]
+            self._opening = opening
+            self._head = sealed[0]
             self._openings.append(opening)
         return self._opening
 
@@ -440,10 +492,13 @@ class Ledger:
         """
         self._writable()
         if t != self.released:
-            raise ParticipationViolation(f"round must be {self.released}, the next to commit; got {t!r}.")
+            raise ParticipationViolation(
+                f"round must be {self.released}, the next to commit; got {t!r}."
+            )
         if t >= self.participation.rounds:
             raise HorizonExceededError(
-                f"t (round) must be below n (horizon) = {self.participation.rounds}; got {t}. All are spent."
+                f"t (round) must be below n (horizon) = {self.participation.rounds}; got {t}. All"
+                " are spent."
             )
         if len(set(users)) < len(users):
             twice = next(user for user in users if users.count(user) > 1)
@@ -460,11 +515,12 @@ class Ledger:
             state: the whole state after the round; None leaves the one kept last.
 
         Raises:
-            ParticipationViolation: a round out of turn, a user twice in the round, less than b rounds after
-                that user's previous participation, or more than k times.
+            ParticipationViolation: a round out of turn, a user twice in the round, less than b
+                rounds after that user's previous participation, or more than k times.
             HorizonExceededError: all n rounds are committed.
-            LedgerError: the ledger is read-only, this process recorded no opening, or the disk failed: then,
-                and only then, the round may be there, and nothing more can be written.
+            LedgerError: the ledger is read-only, this process recorded no opening, or the disk
+                failed: then, and only then, the round may be there, and nothing more can be
+                written.
         """
         self.check_round(t, users)
         keys, newcomers = self.histories.keys(users)
@@ -484,8 +540,8 @@ class Ledger:
         """Record a block of steps durably, or not at all.
 
         Args:
-            users: of each step, None for a row that is no user's; each is in `histories` already, where the
-                caller recorded it when it was admitted.
+            users: of each step, None for a row that is no user's; each is in `histories` already,
+                where the caller recorded it when it was admitted.
             about: a note on the block, JSON-able.
             content: what the block releases; empty for nothing.
             records: how many releases there are after it.
@@ -498,7 +554,9 @@ class Ledger:
         found = iter(self.histories.keys([user for user in users if user is not None])[0])
         keys = [NOBODY if user is None else next(found) for user in users]
         met = max((key for key in keys if key != NOBODY), default=self._known - 1) + 1
-        newcomers = self.histories.names[self._known : met]  # others were admitted and not committed
+        newcomers = self.histories.names[
+            self._known : met
+        ]  # others were admitted and not committed
         what = f"step {self.released + len(users)}"
         self._commit(what, keys, newcomers, len(users), records, state, about, content, pushes)
 
@@ -513,8 +571,8 @@ class Ledger:
             self._put_state(len(self._chains), follows, state)
 
     def put_metrics(self, t: int, metrics: Mapping[str, Any]) -> None:
-        """Store evaluation results under a number of rounds, replacing those stored before. Not part of the
-        accounting.
+        """Store evaluation results under a number of rounds, replacing those stored before. Not
+        part of the accounting.
 
         Args:
             t: the number of rounds trained when the model was evaluated.
@@ -541,7 +599,9 @@ class Ledger:
         pushes: bytes = b"",
     ) -> None:
         if self._opening is None and steps:
-            raise LedgerError(f"opening (of this process) must be recorded before {what}; got none.")
+            raise LedgerError(
+                f"opening (of this process) must be recorded before {what}; got none."
+            )
         commit = Commit(
             len(self._chains),
             self.released,
@@ -564,11 +624,12 @@ class Ledger:
     def _put_state(self, after: int, follows: bytes, state: bytes) -> None:
         """Replace the state in the transaction at hand.
 
-        A large one goes into the one of two files that the row at hand does not name: a crash leaves that row
-        and its file as they were, and no directory has to be flushed.
+        A large one goes into the one of two files that the row at hand does not name: a crash
+        leaves that row and its file as they were, and no directory has to be flushed.
         """
         before = self._connection.execute("SELECT place FROM state").fetchone()
-        place, inline = 0 if before is None else 1 - before[0], state
+        place = 0 if before is None else 1 - before[0]
+        inline = state
         if len(state) > _INLINE:
             overwrite_durably(self._place(place), state)
             inline = None
@@ -587,7 +648,9 @@ class Ledger:
 
     @contextmanager
     def _written(self, what: str) -> Iterator[None]:
-        """A transaction: if it fails nothing more is written, and the file decides what is stored."""
+        """A transaction: if it fails nothing more is written, and the file decides what is
+        stored.
+        """
         self._writable()
         with self.right.exercise(what), _one_line(self.path), _transaction(self._connection):
             yield
@@ -639,7 +702,9 @@ def _json(value: Mapping[str, Any], what: str = "about", allow_nan: bool = False
     try:
         return json.dumps(dict(value), ensure_ascii=False, allow_nan=allow_nan)
     except (TypeError, ValueError) as error:
-        raise LedgerError(f"{what} (in a ledger) must be JSON with finite numbers: {error}.") from None
+        raise LedgerError(
+            f"{what} (in a ledger) must be JSON with finite numbers: {error}."
+        ) from None
 
 
 @contextmanager
@@ -677,15 +742,17 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 def _connected(path: Path, read_only: bool) -> sqlite3.Connection:
     """A connection on which COMMIT returns only when the transaction would survive a power loss.
 
-    A reader opens the file for writing too if it may, since only then can SQLite read the log of a writer
-    that was killed; query_only keeps it from writing anything else.
+    A reader opens the file for writing too if it may, since only then can SQLite read the log of a
+    writer that was killed; query_only keeps it from writing anything else.
     """
     mode = "rw" if os.access(path.parent, os.W_OK) else "ro"
     if mode == "ro" and not path.with_name(path.name + "-wal").exists():
         mode = "ro&immutable=1"
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     # A writer waits for a long reader rather than fail the run.
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=300.0)
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=300.0
+    )
     for pragma in ("synchronous=FULL", "fullfsync=ON", f"query_only={int(read_only)}"):
         connection.execute(f"PRAGMA {pragma}")
     return connection

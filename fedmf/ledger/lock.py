@@ -1,12 +1,14 @@
-"""Who may extend a record: one process at a time, with the newest copy, until a release does not end well.
+"""Who may extend a record: one process at a time, with the newest copy, until a release does not
+end well.
 
-High-water marks say how far a run or stream was released, so that older copies of it are not continued.
-Two small files are written after each commit. One is next to the ledger: a ledger in which the newest commits
-are missing (a flipped bit in SQLite's log, a log that was not copied) holds less than it says. The other is
-on this machine, in ``$XDG_STATE_HOME/fedmf/marks/`` (by default ``~/.local/state/fedmf/marks/``), outside of
-what is copied and restored with a run: an older copy, or one next to which another continued, holds less than
-that, or something else. Noise never depends on a mark: copies that continue on two machines draw from
-different sub-keys, because each opening has random bits of its own.
+High-water marks say how far a run or stream was released, so that older copies of it are not
+continued. Two small files are written after each commit. One is next to the ledger: a ledger in
+which the newest commits are missing (a flipped bit in SQLite's log, a log that was not copied)
+holds less than it says. The other is on this machine, in ``$XDG_STATE_HOME/fedmf/marks/`` (by
+default ``~/.local/state/fedmf/marks/``), outside of what is copied and restored with a run: an
+older copy, or one next to which another continued, holds less than that, or something else. Noise
+never depends on a mark: copies that continue on two machines draw from different sub-keys, because
+each opening has random bits of its own.
 """
 
 from __future__ import annotations
@@ -76,10 +78,10 @@ class WriterLock:
 class ReleaseRight:
     """The right to release under one opening: lost for good by whatever does not end well.
 
-    From the moment a row of noise is drawn for a sum until the release is durable, it is unknown who saw
-    what: a commit may exist although its flush failed, or a user's own rule may have seen the noisy update.
-    Another sum must not get the same row. The right is therefore lost, and only a new opening, with fresh
-    random bits, continues.
+    From the moment a row of noise is drawn for a sum until the release is durable, it is unknown
+    who saw what: a commit may exist although its flush failed, or a user's own rule may have seen
+    the noisy update. Another sum must not get the same row. The right is therefore lost, and only a
+    new opening, with fresh random bits, continues.
     """
 
     def __init__(self) -> None:
@@ -96,8 +98,8 @@ class ReleaseRight:
         """Release something, or write to the record: all of it, or nothing more.
 
         Args:
-            what: is released or written, in a message; where this is part of another release and fails, the
-                message is about the part.
+            what: is released or written, in a message; where this is part of another release and
+                fails, the message is about the part.
 
         Raises:
             LedgerError: the right was lost before, or is lost by an error of that kind.
@@ -110,7 +112,11 @@ class ReleaseRight:
             if self.lost is not None:
                 raise
             known = isinstance(error, LedgerError)
-            reason = str(error).rstrip(".") if known or isinstance(error, OSError) else type(error).__name__
+            reason = (
+                str(error).rstrip(".")
+                if known or isinstance(error, OSError)
+                else type(error).__name__
+            )
             self.lost = (
                 f"{what} failed ({reason}); this process releases nothing more. "
                 f"Resume: {what} counts if it is whole on the disk."
@@ -125,8 +131,8 @@ class Mark:
 
     Args:
         ledger: path of the ledger.
-        key: of the run or stream, for a writer; None for a reader. A public key has no mark on this machine,
-            since simulations with one seed share it.
+        key: of the run or stream, for a writer; None for a reader. A public key has no mark on this
+            machine, since simulations with one seed share it.
         remembered: whether to have a mark on this machine.
 
     Raises:
@@ -134,7 +140,9 @@ class Mark:
     """
 
     def __init__(self, ledger: Path, key: NoiseKey | None, remembered: bool = True) -> None:
-        self._ledger, self._here, self._machine = ledger, -1, -1
+        self._ledger = ledger
+        self._here = -1
+        self._machine = -1
         if key is None:
             return
         with contextlib.suppress(OSError):
@@ -148,16 +156,20 @@ class Mark:
             except BlockingIOError:
                 self.close()
                 raise LedgerError(
-                    f"{ledger.parent} must be the only open copy of its run; another process has one open. "
-                    "Wait for it to end or stop it."
+                    f"{ledger.parent} must be the only open copy of its run; another process has"
+                    " one open. Wait for it to end or stop it."
                 ) from None
             except OSError as error:
-                _log.warning("%s is not writable (%s): older copies of a run go unnoticed", folder, error)
+                _log.warning(
+                    "%s is not writable (%s): older copies of a run go unnoticed", folder, error
+                )
 
     @staticmethod
     def begin(ledger: Path) -> None:
         """Make the mark next to a new ledger."""
-        descriptor = os.open(_beside(ledger), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            _beside(ledger), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+        )
         try:
             os.pwrite(descriptor, _START, 0)
             os.fsync(descriptor)
@@ -178,8 +190,8 @@ class Mark:
                 break
         else:
             raise LedgerError(
-                f"{_beside(self._ledger)} (how far the ledger was committed) is missing or damaged. Restore "
-                "the whole directory from one copy."
+                f"{_beside(self._ledger)} (how far the ledger was committed) is missing or damaged."
+                " Restore the whole directory from one copy."
             )
         machine = _reached(os.pread(self._machine, 1 << 10, 0)) if self._machine >= 0 else None
         return [here, *([] if machine is None else [machine])]
@@ -194,11 +206,14 @@ class Mark:
         Raises:
             LedgerError: it holds fewer commits, or other ones.
         """
-        for place, (commits, chain) in zip(("its mark says", "this machine has seen"), marks, strict=False):
+        for place, (commits, chain) in zip(
+            ("its mark says", "this machine has seen"), marks, strict=False
+        ):
             if commits > len(chains) or (commits and chains[commits - 1] != chain):
                 raise LedgerError(
-                    f"{self._ledger} holds {len(chains)} commits and not the {commits} that {place} were "
-                    "made: it is an older copy, or its newest rows are lost. Continue with the newest copy."
+                    f"{self._ledger} holds {len(chains)} commits and not the {commits} that {place}"
+                    " were made: it is an older copy, or its newest rows are lost. Continue with"
+                    " the newest copy."
                 )
 
     def note(self, commits: int, chain: bytes) -> None:

@@ -1,4 +1,6 @@
-"""Nested values with tensors as bytes: the length of a description in JSON, the description, the tensors."""
+"""Nested values with tensors as bytes: the length of a description in JSON, the description, the
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def unpack(content: bytes) -> dict[str, Any]:
         nonlocal at
         if value.keys() != {"tensor", "shape"}:
             return value
-        dtype, shape = np.dtype(value["tensor"]), tuple(value["shape"])
+        dtype = np.dtype(value["tensor"])
+        shape = tuple(value["shape"])
         numbers = int(np.prod(shape, dtype=np.int64))
         array = np.frombuffer(content, dtype, numbers, at).reshape(shape)
         at += array.nbytes

@@ -13,11 +13,11 @@ from fedmf.participation import Participation
 class Histories:
     """How often and when last each user took part, against (n, k, b).
 
-    Times are rounds of a run or steps of a stream; they only grow. A user has a key, counted from 0 in the
-    order in which users first took part.
+    Times are rounds of a run or steps of a stream; they only grow. A user has a key, counted from 0
+    in the order in which users first took part.
 
-    Whether a user is admitted depends on ids and the order of earlier times alone, never on data: two
-    streams that differ in the values of one user admit the same rows at the same steps.
+    Whether a user is admitted depends on ids and the order of earlier times alone, never on data:
+    two streams that differ in the values of one user admit the same rows at the same steps.
 
     Args:
         participation: the contract; its k and b are enforced here.
@@ -33,15 +33,18 @@ class Histories:
     >>> seen.check(3, ["eve", "ann"])
     Traceback (most recent call last):
         ...
-    fedmf.errors.ParticipationViolation: user 'ann' took part in round 1 and may not in round 3: b ...
+    fedmf.errors.ParticipationViolation: user 'ann' took part in round 1 and may not in round 3: b
+    ...
     """
 
     def __init__(self, participation: Participation) -> None:
         self._contract = participation
-        self._most, self._apart = participation.max_participations, participation.min_separation
+        self._most = participation.max_participations
+        self._apart = participation.min_separation
         self.names = list[str]()
         self._key_of = dict[str, int]()
-        self._counts, self._lasts = list[int](), list[int]()
+        self._counts = list[int]()
+        self._lasts = list[int]()
         self.max_participations = 0
         self.min_separation: int | None = None
 
@@ -71,7 +74,9 @@ class Histories:
         return user, self._counts[key], self._lasts[key]
 
     def keys(self, users: Sequence[str]) -> tuple[list[int], list[str]]:
-        """The keys of distinct users, and those among them who are new, with the keys they will have."""
+        """The keys of distinct users, and those among them who are new, with the keys they will
+        have.
+        """
         newcomers = [user for user in users if user not in self._key_of]
         coming = {user: key for key, user in enumerate(newcomers, len(self))}
         return [coming[user] if user in coming else self._key_of[user] for user in users], newcomers
@@ -95,12 +100,11 @@ class Histories:
             if not self.admits(user, time):
                 _, count, last = self.row(user)
                 if time - last < self._apart:
-                    past, rule = f"in round {last}", f"b (min_separation) is {self._apart}"
+                    past = f"in round {last}"
+                    rule = f"b (min_separation) is {self._apart}"
                 else:
-                    past, rule = (
-                        f"{count} times, last in round {last},",
-                        f"k (max_participations) is {self._most}",
-                    )
+                    past = f"{count} times, last in round {last},"
+                    rule = f"k (max_participations) is {self._most}"
                 raise ParticipationViolation(
                     f"user {user!r} took part {past} and may not in round {time}: {rule}."
                 )
@@ -112,7 +116,9 @@ class Histories:
             key = self._append(user, 0, time)
         else:
             apart = time - self._lasts[key]
-            self.min_separation = apart if self.min_separation is None else min(apart, self.min_separation)
+            self.min_separation = (
+                apart if self.min_separation is None else min(apart, self.min_separation)
+            )
         self._lasts[key] = time
         self._counts[key] += 1
         self.max_participations = max(self.max_participations, self._counts[key])

@@ -1,8 +1,9 @@
 """The integers that a run or stream released, in files for whoever wants to check its statement.
 
-A folder holds ``plan.json``, which says what the integers are, and ``integers.bin``: for each round,
-or release of a stream, the o_t = G_t + X_t of all parts, one after the other, as little-endian int64.
-They are what the guarantee is about (docs/theory/noise.md), so publishing them costs no privacy.
+A folder holds ``plan.json``, which says what the integers are, and ``integers.bin``: for each
+round, or release of a stream, the o_t = G_t + X_t of all parts, one after the other, as
+little-endian int64. They are what the guarantee is about (docs/theory/noise.md), so publishing them
+costs no privacy.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ def part(
 class ReleasedIntegers:
     """The file of released integers; records are appended after they are committed, never before.
 
-    A commit keeps the records that it makes final. So the next process can write those that the file
-    lacks because this one died in between (`restore`).
+    A commit keeps the records that it makes final. So the next process can write those that the
+    file lacks because this one died in between (`restore`).
 
     Args:
         folder: made by `create_folder`.

@@ -1,12 +1,13 @@
 """Banded strategy matrices that need not be Toeplitz.
 
-Where LTT(a)⁻¹ has few coefficients, K = C A⁻¹ is banded too, and K⁻¹z is a linear recurrence. Cut into blocks
-of s rows, K is block bidiagonal with diagonal blocks L_i and blocks N_i below them, and the covariance of
-block i of K⁻¹z is
+Where LTT(a)⁻¹ has few coefficients, K = C A⁻¹ is banded too, and K⁻¹z is a linear recurrence. Cut
+into blocks of s rows, K is block bidiagonal with diagonal blocks L_i and blocks N_i below them, and
+the covariance of block i of K⁻¹z is
 
     Q_0 = L_0⁻¹L_0⁻ᵀ,    Q_{i+1} = L_{i+1}⁻¹(I + N_i Q_i N_iᵀ)L_{i+1}⁻ᵀ.
 
-So the variances of the queries are the diagonals of the Q_i, in O(np²); the dense A C⁻¹ is never formed.
+So the variances of the queries are the diagonals of the Q_i, in O(np²); the dense A C⁻¹ is never
+formed.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ class Banded(Factorization, kind="banded"):
     """A lower-triangular C with p diagonals.
 
     Args:
-        band: shape (n, p), p ≤ n, band[j, d] = C_{j+d,j}; zero where j + d ≥ n; a positive first column.
+        band: shape (n, p), p ≤ n, band[j, d] = C_{j+d,j}; zero where j + d ≥ n; a positive first
+            column.
 
     Raises:
         ValueError: the band is not a finite matrix of this form.
 
     References:
-        Choquette-Choo et al. (2023), "(Amplified) Banded Matrix Factorization"; McKenna (2024), Algorithm 1.
+        Choquette-Choo et al. (2023), "(Amplified) Banded Matrix Factorization"; McKenna (2024),
+        Algorithm 1.
 
     >>> Banded([[1.0, 0.5], [2.0, 0.25], [4.0, 0.0]]).materialize()
     array([[1.  , 0.  , 0.  ],
@@ -57,14 +60,18 @@ class Banded(Factorization, kind="banded"):
             raise ValueError(f"C (band) must have shape (n, p) with 1 <= p <= n; got {band.shape}.")
         if not np.isfinite(band).all():
             j, d = np.argwhere(~np.isfinite(band))[0].tolist()
-            raise ValueError(f"C (band) must be finite; got {band[j, d]} at column {j}, diagonal {d}.")
+            raise ValueError(
+                f"C (band) must be finite; got {band[j, d]} at column {j}, diagonal {d}."
+            )
         if not (band[:, 0] > 0).all():
             at = int(np.flatnonzero(band[:, 0] <= 0)[0])
             raise ValueError(f"C_jj (diagonal) must be positive; got {band[at, 0]} at j={at}.")
         outside = beyond_last_row(*band.shape)
         if band[outside].any():
             j, d = np.argwhere(outside & (band != 0))[0].tolist()
-            raise ValueError(f"C (band) must end at row n={len(band)}; got {band[j, d]} at row {j + d}.")
+            raise ValueError(
+                f"C (band) must end at row n={len(band)}; got {band[j, d]} at row {j + d}."
+            )
         band.setflags(write=False)
         object.__setattr__(self, "band", band)
         object.__setattr__(self, "rounds", len(band))
@@ -99,7 +106,8 @@ class Banded(Factorization, kind="banded"):
 
     def recurrence(self) -> Recurrence:
         """C y = z solved forward, row t with its own coefficients; keeps p − 1 past outputs."""
-        n, p = self.rounds, self.bands
+        n = self.rounds
+        p = self.bands
         feedback = np.zeros((n, p - 1))
         for lag in range(1, p):
             feedback[lag:, lag - 1] = self.band[: n - lag, lag] / self.band[lag:, 0]
@@ -112,8 +120,8 @@ class Banded(Factorization, kind="banded"):
     def query_variances(self, workload: Vector) -> Vector:
         """‖(A C⁻¹)_{t,:}‖², shape (n,).
 
-        O(np²) where A⁻¹ has few coefficients (prefix sums, exponential averages, momentum); else O(n²p) time
-        and bounded memory.
+        O(np²) where A⁻¹ has few coefficients (prefix sums, exponential averages, momentum); else
+        O(n²p) time and bounded memory.
         """
         inverse = few_inverse(workload)
         if inverse is not None:
@@ -124,12 +132,15 @@ class Banded(Factorization, kind="banded"):
         transposed = np.zeros((p, n))  # rows of Cᵀ: [Cᵀ]_{j,j+d} = band[j, d]
         for d in range(p):
             transposed[p - 1 - d, d:] = self.band[: n - d, d]
-        norms, step = np.empty(n), max(1, _CHUNK_ENTRIES // n)
+        norms = np.empty(n)
+        step = max(1, _CHUNK_ENTRIES // n)
         for start in range(0, n, step):
             rows = np.arange(start, min(n, start + step))
             lag = np.subtract.outer(rows, np.arange(n)).T
             queries = np.where(lag >= 0, workload[np.maximum(lag, 0)], 0.0)
-            solved = solve_banded((0, p - 1), transposed, queries, overwrite_b=True, check_finite=False)
+            solved = solve_banded(
+                (0, p - 1), transposed, queries, overwrite_b=True, check_finite=False
+            )
             norms[rows] = np.einsum("jt,jt->t", solved, solved)
         return norms
 
@@ -163,7 +174,8 @@ def few_inverse(workload: Vector) -> Vector | None:
 
 
 def without_workload(band: Any, inverse: Vector) -> Any:
-    """The band of C·LTT(inverse) in C's layout, with as many more diagonals as the inverse has lags.
+    """The band of C·LTT(inverse) in C's layout, with as many more diagonals as the inverse has
+    lags.
 
     [C A⁻¹]_{j+d,j} = Σ_m inverse_m·C_{j+d,j+m}. Takes and gives an array or a tensor.
 
@@ -190,14 +202,17 @@ def padded_band(band: Any, before: int, after: int, rows: int) -> Any:
 def stacked_blocks(band: Any) -> Any:
     """L_i above N_i for each block, shape (m, 2s, s); rows past n are of the identity.
 
-    Row c of a block of columns, widened to 2s + 1 and read off at width 2s, moves c places to the right.
+    Row c of a block of columns, widened to 2s + 1 and read off at width 2s, moves c places to the
+    right.
     """
     n, width = band.shape
     size = min(n, max(width - 1, _SMALLEST_BLOCK, n // 1024))
     count = -(-n // size)
     wide = padded_band(band, 0, 2 * size + 1 - width, count * size - n)
     wide[n:, 0] = 1.0
-    return wide.reshape(count, -1)[:, : 2 * size * size].reshape(count, size, 2 * size).swapaxes(1, 2)
+    return (
+        wide.reshape(count, -1)[:, : 2 * size * size].reshape(count, size, 2 * size).swapaxes(1, 2)
+    )
 
 
 def _inverse_row_norms(band: Array) -> Vector:

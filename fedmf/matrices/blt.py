@@ -1,4 +1,6 @@
-"""Buffered linear Toeplitz (BLT) strategy matrices: sums of m exponentials, streamed with m vectors."""
+"""Buffered linear Toeplitz (BLT) strategy matrices: sums of m exponentials, streamed with m
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from fedmf.matrices.toeplitz import ScaledToeplitz
 class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
     """C = LTT(c) with c_0 = 1 and c_j = Σ_i ω_i θ_i^{j−1}.
 
-    As a power series c(x) = 1 + Σ_i ω_i x/(1 − θ_i x) = N(x)/D(x), two polynomials of degree m. So C⁻¹ is
-    of the same kind: its first column is 1 − Σ_i ω̂_i θ̂_i^{j−1} (`inverse_pair`).
+    As a power series c(x) = 1 + Σ_i ω_i x/(1 − θ_i x) = N(x)/D(x), two polynomials of degree m. So
+    C⁻¹ is of the same kind: its first column is 1 − Σ_i ω̂_i θ̂_i^{j−1} (`inverse_pair`).
 
     Args:
         decays: θ, shape (m,), in (0, 1).
@@ -28,8 +30,9 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         ValueError: θ or ω is out of range or their lengths differ.
 
     References:
-        Dvijotham, McMahan, Pillutla, Steinke & Thakurta (2024), "Efficient and near-optimal noise generation
-        for streaming differential privacy"; McMahan, Xu & Zhang (2024), arXiv:2408.08868.
+        Dvijotham, McMahan, Pillutla, Steinke & Thakurta (2024), "Efficient and near-optimal noise
+        generation for streaming differential privacy"; McMahan, Xu & Zhang (2024),
+        arXiv:2408.08868.
 
     >>> BufferedToeplitz([0.5], [0.25], 4).strategy
     array([1.    , 0.25  , 0.125 , 0.0625])
@@ -45,11 +48,14 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         weights = positive_vector(self.weights, "omega", "buffer weights")
         if weights.size != decays.size:
             raise ValueError(
-                f"omega (buffer weights) must have m={decays.size} entries like theta; got {weights.size}."
+                f"omega (buffer weights) must have m={decays.size} entries like theta; got"
+                f" {weights.size}."
             )
         if not (decays < 1).all():
             at = int(np.flatnonzero(decays >= 1)[0])
-            raise ValueError(f"theta (buffer decays) must be in (0, 1); got {decays[at]} at index {at}.")
+            raise ValueError(
+                f"theta (buffer decays) must be in (0, 1); got {decays[at]} at index {at}."
+            )
         check_count(self.rounds, "n (rounds)")
         object.__setattr__(self, "decays", decays)
         object.__setattr__(self, "weights", weights)
@@ -63,10 +69,11 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
     def inverse_pair(self) -> tuple[Vector, Vector]:
         """θ̂, ω̂ with [C⁻¹]_{j,0} = −Σ_i ω̂_i θ̂_i^{j−1}, j ≥ 1.
 
-        C keeps s ← Θs + 1·z and adds ωᵀs; its inverse keeps s ← (Θ − 1ωᵀ)s + 1·y and takes ωᵀs away. So entry
-        j is −rᵀ(Θ − rrᵀ)^{j−1}r with r = √ω, and the eigenvalues of a symmetric matrix are well conditioned
-        where decays are close to each other as well. Between two neighbouring θ lies one θ̂, the last lies
-        below all θ and may be negative, and all ω̂ are positive.
+        C keeps s ← Θs + 1·z and adds ωᵀs; its inverse keeps s ← (Θ − 1ωᵀ)s + 1·y and takes ωᵀs
+        away. So entry j is −rᵀ(Θ − rrᵀ)^{j−1}r with r = √ω, and the eigenvalues of a symmetric
+        matrix are well conditioned where decays are close to each other as well. Between two
+        neighbouring θ lies one θ̂, the last lies below all θ and may be negative, and all ω̂ are
+        positive.
 
         >>> BufferedToeplitz([0.5], [0.25], 4).inverse_pair()
         (array([0.25]), array([0.25]))
@@ -76,7 +83,9 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         return decays, (vectors.T @ root) ** 2
 
     def recurrence(self) -> StateSpace:
-        """C y = z solved forward with θ and ω themselves: keeps m sums of past outputs, draws no z again."""
+        """C y = z solved forward with θ and ω themselves: keeps m sums of past outputs, draws no z
+        again.
+        """
         return StateSpace(self.decays, self.weights, self.scale)
 
     def leading(self, rounds: int) -> BufferedToeplitz:

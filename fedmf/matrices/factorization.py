@@ -26,8 +26,9 @@ class NotRepresentable(ValueError):
 class Factorization(ABC):
     """A strategy matrix C (n×n, lower triangular, invertible) as a value.
 
-    A mechanism releases A(G + ζσ·sens(C)·C⁻¹z). Every factorization knows its horizon n and answers the same
-    questions, so that callers need not know which kind it is. It must never be used past round n.
+    A mechanism releases A(G + ζσ·sens(C)·C⁻¹z). Every factorization knows its horizon n and answers
+    the same questions, so that callers need not know which kind it is. It must never be used past
+    round n.
     """
 
     #: n, the horizon.
@@ -63,7 +64,8 @@ class Factorization(ABC):
         """CᵀC as an array of its own, shape (n, n)."""
         n = self.rounds
         gram = np.zeros((n, n))
-        flat, step = gram.reshape(-1), n + 1
+        flat = gram.reshape(-1)
+        step = n + 1
         for gap in range(min(n, self.bands)):
             flat[gap : (n - gap) * n : step] = flat[gap * n :: step] = self.gram_diagonal(gap)
         return gram
@@ -100,26 +102,31 @@ class Factorization(ABC):
         """
 
     def to_dict(self) -> dict[str, Any]:
-        """{"type", the fields it is made from}, JSON-able and exact; `factorization_from_dict` reads it."""
+        """{"type", the fields it is made from}, JSON-able and exact; `factorization_from_dict`
+        reads it.
+        """
         return {"type": self.kind, **{name: _plain(getattr(self, name)) for name in self.stored}}
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> Factorization:
         """Made from the fields of a description."""
         read = {
-            name: factorization_from_dict(v) if isinstance(v, Mapping) else v for name, v in values.items()
+            name: factorization_from_dict(v) if isinstance(v, Mapping) else v
+            for name, v in values.items()
         }
         return cls(**read)
 
     def toeplitz_bound(self) -> tuple[Vector, Vector] | None:
-        """(a, s) with |C_{ij}| ≤ a_{i−j}/s_j, s non-increasing, s > 0; None where no such form is kept.
+        """(a, s) with |C_{ij}| ≤ a_{i−j}/s_j, s non-increasing, s > 0; None where no such form is
+        kept.
 
         Sensitivity uses it to certify that the earliest participation pattern is the worst one.
         """
         return None
 
     def settled_pair(self) -> tuple[Vector, Vector] | None:
-        """The first columns of C and of C⁻¹ where C is Toeplitz, up to where less than 1e-17 is left.
+        """The first columns of C and of C⁻¹ where C is Toeplitz, up to where less than 1e-17 is
+        left.
 
         Only sums over all rounds may be computed from them. None for any other C.
         """
@@ -167,7 +174,9 @@ class Dense(Factorization, kind="dense"):
         """C⁻¹, shape (n, n), lower triangular."""
         from scipy.linalg import solve_triangular
 
-        inverse = np.tril(solve_triangular(self.matrix, np.eye(self.rounds), lower=True, check_finite=False))
+        inverse = np.tril(
+            solve_triangular(self.matrix, np.eye(self.rounds), lower=True, check_finite=False)
+        )
         inverse.setflags(write=False)
         return inverse
 
@@ -211,7 +220,9 @@ class Dense(Factorization, kind="dense"):
         """Row t of C⁻¹ applied to z_t, z_{t−1}, … : keeps nothing, draws all past z again."""
         n = self.rounds
         lag = np.subtract.outer(np.arange(n), np.arange(n))
-        feedforward = np.where(lag >= 0, np.take_along_axis(self.inverse, np.maximum(lag, 0), axis=1), 0.0)
+        feedforward = np.where(
+            lag >= 0, np.take_along_axis(self.inverse, np.maximum(lag, 0), axis=1), 0.0
+        )
         used = int(np.flatnonzero(feedforward.any(axis=0))[-1]) + 1
         return Recurrence(feedforward[:, :used], np.zeros(0), np.ones(n))
 
@@ -261,8 +272,8 @@ class Dense(Factorization, kind="dense"):
 def lower_factor(gram: Array) -> Array:
     """The lower-triangular C with CᵀC = X and a positive diagonal.
 
-    The Cholesky factor L of X has LLᵀ = X, the other product. With J the reversal of all indices and L that
-    of J X J, C = J Lᵀ J is lower triangular and CᵀC = X.
+    The Cholesky factor L of X has LLᵀ = X, the other product. With J the reversal of all indices
+    and L that of J X J, C = J Lᵀ J is lower triangular and CᵀC = X.
 
     Args:
         gram: X, symmetric and positive definite.
@@ -292,7 +303,9 @@ def _lower_triangular(values: ArrayLike) -> Array:
         )
     if not np.isfinite(matrix).all():
         row, column = np.argwhere(~np.isfinite(matrix))[0].tolist()
-        raise ValueError(f"C (matrix) must be finite; got {matrix[row, column]} at ({row}, {column}).")
+        raise ValueError(
+            f"C (matrix) must be finite; got {matrix[row, column]} at ({row}, {column})."
+        )
     if np.triu(matrix, 1).any():
         row, column = np.argwhere(np.triu(matrix, 1))[0].tolist()
         raise ValueError(
@@ -304,13 +317,15 @@ def _lower_triangular(values: ArrayLike) -> Array:
     return matrix
 
 
-# For workloads other than prefix sums the rows of A are multiplied with the dense inverse of one block.
+# For workloads other than prefix sums the rows of A are multiplied with the dense inverse of one
+# block.
 _LARGEST_BLOCK = 2048
 
 
 @dataclass(frozen=True, eq=False)
 class Stamped(Factorization, kind="stamped"):
-    """C = diag(C₀, C₀, …), the last block cut at the horizon: the noise starts afresh every m rounds.
+    """C = diag(C₀, C₀, …), the last block cut at the horizon: the noise starts afresh every m
+    rounds.
 
     With m ≤ b a user is in a block at most once, so that columns of one user are orthogonal and the
     sensitivity follows from the best sum of squared columns.
@@ -344,7 +359,8 @@ class Stamped(Factorization, kind="stamped"):
 
     def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float64]:
         """The columns of C with these 0-based indices, shape (n, m)."""
-        chosen, size = np.asarray(indices, dtype=np.int64), self.base.rounds
+        chosen = np.asarray(indices, dtype=np.int64)
+        size = self.base.rounds
         inner = self.base.columns(chosen % size)
         rows = np.arange(self.rounds)[:, None]
         local = rows - chosen // size * size
@@ -353,7 +369,8 @@ class Stamped(Factorization, kind="stamped"):
 
     def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
         """Σ_j C_{:,j} over distinct 0-based indices j, block by block."""
-        chosen, size = np.asarray(indices, dtype=np.int64), self.base.rounds
+        chosen = np.asarray(indices, dtype=np.int64)
+        size = self.base.rounds
         total = np.zeros(-(-self.rounds // size) * size)
         for block in np.unique(chosen // size):
             local = chosen[chosen // size == block] - block * size
@@ -379,7 +396,8 @@ class Stamped(Factorization, kind="stamped"):
         return self.base.noise_row_variances()[np.arange(self.rounds) % self.base.rounds]
 
     def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖² = Σ_d v_d(u) for t = Im + u and d = 0 … I, with v_d(u) = ‖(a_{dm+u−i})_i C₀⁻¹‖².
+        """‖(A C⁻¹)_{t,:}‖² = Σ_d v_d(u) for t = Im + u and d = 0 … I, with v_d(u) = ‖(a_{dm+u−i})_i
+        C₀⁻¹‖².
 
         Raises:
             ValueError: A is not of prefix sums and m exceeds 2048.
@@ -399,11 +417,13 @@ class Stamped(Factorization, kind="stamped"):
         size = self.base.rounds
         if size > _LARGEST_BLOCK and blocks > 1:
             raise ValueError(
-                f"m (rounds of a stamped block) must be at most {_LARGEST_BLOCK} for this workload; "
-                f"got {size}. Use more stamps."
+                f"m (rounds of a stamped block) must be at most {_LARGEST_BLOCK} for this workload;"
+                f" got {size}. Use more stamps."
             )
         variances = np.zeros((blocks, size))
-        inverse = np.linalg.solve(self.base.materialize(), np.eye(size)) if blocks > 1 else np.eye(size)
+        inverse = (
+            np.linalg.solve(self.base.materialize(), np.eye(size)) if blocks > 1 else np.eye(size)
+        )
         a = np.pad(workload, (0, blocks * size - workload.size))
         lag = np.subtract.outer(np.arange(size), np.arange(size))
         for block in range(1, blocks):
@@ -416,18 +436,21 @@ class Stamped(Factorization, kind="stamped"):
         return Stamped(self.base, rounds)
 
     def columns_divided_by(self, factors: Vector) -> Factorization:
-        """The base divided where s is the same in every block, as column norms are with m | n; else dense.
+        """The base divided where s is the same in every block, as column norms are with m | n; else
+        dense.
 
         Raises:
             ValueError: s differs from block to block and n exceeds 4096.
         """
-        s, size = column_factors(factors, self.rounds), self.base.rounds
+        s = column_factors(factors, self.rounds)
+        size = self.base.rounds
         if np.array_equal(s, np.resize(s[:size], self.rounds)):
             return Stamped(self.base.columns_divided_by(s[:size]), self.rounds)
         if self.rounds > LARGEST_DENSE:
             raise ValueError(
-                f"n (rounds) must be at most {LARGEST_DENSE} for column scales that differ between stamped "
-                f"blocks of m={size}; got {self.rounds}. Use a number of stamps that divides n."
+                f"n (rounds) must be at most {LARGEST_DENSE} for column scales that differ between"
+                f" stamped blocks of m={size}; got {self.rounds}. Use a number of stamps that"
+                " divides n."
             )
         return Dense(self.materialize()).columns_divided_by(s)
 
@@ -485,8 +508,8 @@ class Mechanism:
 
     Args:
         name: as on the command line.
-        params: by ASCII name, the optimised ones included; building it with these parameters gives the same
-            factorization again.
+        params: by ASCII name, the optimised ones included; building it with these parameters gives
+            the same factorization again.
         factorization: C.
     """
 

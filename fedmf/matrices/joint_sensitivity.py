@@ -1,18 +1,21 @@
-"""How far one user can move both moments at once: the joint sensitivity s under (k, b)-min-separation.
+"""How far one user can move both moments at once: the joint sensitivity s under (k,
+b)-min-separation.
 
-One user contributes x_i with ‖x_i‖ ≤ ζ in the rounds i of a pattern π; its neighbour contributes y_i
-(replace-one) or nothing (zero-out). With D_i = x_i − y_i, E_i = x_i⊗x_i − y_i⊗y_i and G_m = C_mᵀC_m,
+One user contributes x_i with ‖x_i‖ ≤ ζ in the rounds i of a pattern π; its neighbour contributes
+y_i (replace-one) or nothing (zero-out). With D_i = x_i − y_i, E_i = x_i⊗x_i − y_i⊗y_i and G_m =
+C_mᵀC_m,
 
     s² = sup over π, x, y of Σ_{i,j∈π} [G_1]_ij ⟨D_i, D_j⟩ + λ Σ_{i,j∈π} [G_2]_ij ⟨E_i, E_j⟩.
 
 Bounding inner products by norms and 2ab ≤ a² + b², with r_{m,i} = Σ_{j∈π} |[G_m]_ij| and ν = λζ²,
 
-    s² ≤ ζ² max_π Σ_{i∈π} φ(r_{1,i}, r_{2,i}),   φ(p, q) = p·r_d(ν q/p) (replace-one), p + ν q (zero-out),
+    s² ≤ ζ² max_π Σ_{i∈π} φ(r_{1,i}, r_{2,i}),   φ(p, q) = p·r_d(ν q/p) (replace-one), p + ν q
+    (zero-out),
 
-since the i-th summand depends on (x_i, y_i) alone. φ is a supremum of linear functions with non-negative
-coefficients: convex, homogeneous and non-decreasing. A user with the same (x_i, y_i) in all rounds
-reaches ζ² φ(Σ_i r_{1,i}, Σ_i r_{2,i}) where both Gram matrices are non-negative; a bound equal to it is
-exact.
+since the i-th summand depends on (x_i, y_i) alone. φ is a supremum of linear functions with
+non-negative coefficients: convex, homogeneous and non-decreasing. A user with the same (x_i, y_i)
+in all rounds reaches ζ² φ(Σ_i r_{1,i}, Σ_i r_{2,i}) where both Gram matrices are non-negative; a
+bound equal to it is exact.
 """
 
 from __future__ import annotations
@@ -101,7 +104,8 @@ class UserRange:
 
     Args:
         norm_bound: ζ > 0, the largest ‖x_i‖.
-        dimension: 1 where only r_1 is needed (scalars, or the total energy of a vector), else 2 or more.
+        dimension: 1 where only r_1 is needed (scalars, or the total energy of a vector), else 2 or
+            more.
         adjacency: "replace-one" or "zero-out".
 
     Raises:
@@ -117,7 +121,9 @@ class UserRange:
 
     def __post_init__(self) -> None:
         if not 0 < self.norm_bound < np.inf:
-            raise ValueError(f"zeta (norm bound) must be positive and finite; got {self.norm_bound}.")
+            raise ValueError(
+                f"zeta (norm bound) must be positive and finite; got {self.norm_bound}."
+            )
         if self.dimension < 1:
             raise ValueError(f"d (dimension) must be at least 1; got {self.dimension}.")
         if self.adjacency not in ("zero-out", "replace-one"):
@@ -133,7 +139,8 @@ class UserRange:
         return first * joint_diameter_square(weight * second / first, self.dimension)
 
     def worst(self, first: Vector, second: Vector) -> tuple[Vector, Vector]:
-        """‖x − y‖² and ‖x⊗x − y⊗y‖² of who reaches φ(p, q), the sum of p and q times these, for ν = 1, ζ = 1.
+        """‖x − y‖² and ‖x⊗x − y⊗y‖² of who reaches φ(p, q), the sum of p and q times these, for ν =
+        1, ζ = 1.
 
         >>> UserRange(1.0, 2, "replace-one").worst(np.array([1.0]), np.array([1.0]))
         (array([3.]), array([1.5]))
@@ -164,10 +171,11 @@ def joint_sensitivity(
     weight: float,
     users: UserRange,
 ) -> Sensitivity:
-    """s, the joint sensitivity of (C₁X, √λ·C₂(X•X)), exact, or an upper bound that is marked as such.
+    """s, the joint sensitivity of (C₁X, √λ·C₂(X•X)), exact, or an upper bound that is marked as
+    such.
 
-    The same s holds for every second moment that is a contraction of x⊗x (the diagonal, energies of disjoint
-    blocks, a fixed projection) and for sums over any number of users in a round.
+    The same s holds for every second moment that is a contraction of x⊗x (the diagonal, energies of
+    disjoint blocks, a fixed projection) and for sums over any number of users in a round.
 
     Args:
         first: C₁, n rounds.
@@ -181,7 +189,8 @@ def joint_sensitivity(
         SensitivityNotExact: n > 10,240 and these matrices have no monotone envelope.
 
     References:
-        Kalinin, Upadhyay and Lampert (2025), Lemma 3.5, for k = 1; docs/theory/moments.md proves the rest.
+        Kalinin, Upadhyay and Lampert (2025), Lemma 3.5, for k = 1; docs/theory/moments.md proves
+        the rest.
 
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> C = identity(4)
@@ -191,11 +200,14 @@ def joint_sensitivity(
     n = participation.rounds
     if first.rounds != n or second.rounds != n:
         raise ValueError(
-            f"n (rounds) must agree; got {first.rounds} (C_1), {second.rounds} (C_2), {n} (participation)."
+            f"n (rounds) must agree; got {first.rounds} (C_1), {second.rounds} (C_2), {n}"
+            " (participation)."
         )
     nu = weight * users.norm_bound**2
     if not 0 <= nu < np.inf:
-        raise ValueError(f"lambda (weight of the second moment) must be finite and >= 0; got {weight}.")
+        raise ValueError(
+            f"lambda (weight of the second moment) must be finite and >= 0; got {weight}."
+        )
     sensitivity = tightest(_Pair(first, second, participation, nu, users))
     return replace(sensitivity, value=users.norm_bound * sensitivity.value)
 
@@ -208,10 +220,12 @@ def equal_length_joint_sensitivities(
     users: UserRange,
     released_rounds: int | None = None,
 ) -> Vector:
-    """How far users with these patterns can move (C₁X, √λ·C₂(X•X)): ζ·√(Σ_{i∈π} φ(r_{1,i}, r_{2,i})).
+    """How far users with these patterns can move (C₁X, √λ·C₂(X•X)): ζ·√(Σ_{i∈π} φ(r_{1,i},
+    r_{2,i})).
 
-    Exact under zero-out adjacency where both Gram matrices are non-negative on the pattern, and whatever the
-    adjacency where the bound of `joint_sensitivity` is attained; a sound upper bound otherwise.
+    Exact under zero-out adjacency where both Gram matrices are non-negative on the pattern, and
+    whatever the adjacency where the bound of `joint_sensitivity` is attained; a sound upper bound
+    otherwise.
 
     Args:
         first: C₁.
@@ -260,7 +274,8 @@ class _Pair(Released):
 
     @cached_property
     def envelopes(self) -> tuple[Vector, Vector] | None:
-        first, second = _toeplitz_envelope(self.first), _toeplitz_envelope(self.second)
+        first = _toeplitz_envelope(self.first)
+        second = _toeplitz_envelope(self.second)
         return None if first is None or second is None else (first, second)
 
     @property
@@ -273,20 +288,24 @@ class _Pair(Released):
     def by_structure(self) -> Iterator[Sensitivity]:
         if self.envelopes is None:
             return
-        k, b = self.participation.max_participations, self.participation.min_separation
+        k = self.participation.max_participations
+        b = self.participation.min_separation
         first, second = (_earliest_rows(envelope, k, b) for envelope in self.envelopes)
         upper = float(self.reach(first, second).sum())
         lower = self.attained(earliest_pattern(k, b))
         yield self.stated(upper, lower, "earliest pattern dominates every pair")
 
     def by_enumeration(self) -> Sensitivity:
-        """max_π Σ_i φ(r_{1,i}, r_{2,i}) over every pattern, and for the best user of equal contributions."""
+        """max_π Σ_i φ(r_{1,i}, r_{2,i}) over every pattern, and for the best user of equal
+        contributions.
+        """
         grams = [_gram(C) for C in (self.first, self.second)]
         signed = any((gram < 0).any() for gram in grams)
 
         def weigh(layer: NDArray[np.int64]) -> NDArray[np.float64]:
             rows = [
-                sum(np.abs(gram)[layer, layer[:, j : j + 1]] for j in range(layer.shape[1])) for gram in grams
+                sum(np.abs(gram)[layer, layer[:, j : j + 1]] for j in range(layer.shape[1]))
+                for gram in grams
             ]
             first, second = (np.asarray(row, dtype=np.float64) for row in rows)
             upper = self.reach(first, second).sum(axis=1)
@@ -298,7 +317,8 @@ class _Pair(Released):
         return self.stated(upper, lower, "every pattern enumerated")
 
     def by_rows(self) -> Sensitivity:
-        k, b = self.participation.max_participations, self.participation.min_separation
+        k = self.participation.max_participations
+        b = self.participation.min_separation
         first, second = (row_weights(np.abs(_gram(C)), k, b)[0] for C in (self.first, self.second))
         bound = float(best_separated_sum(self.reach(first, second), k, b))
         return self.stated(bound, 0.0, "row-wise dynamic program over patterns")
@@ -310,7 +330,9 @@ class _Pair(Released):
         return Sensitivity(float(np.sqrt(upper_square)), kind_of(upper_square, lower_square), case)
 
     def attained(self, pattern: NDArray[np.int64]) -> float:
-        """A lower bound on s²: the user that contributes the same (x, y) in every round of the pattern."""
+        """A lower bound on s²: the user that contributes the same (x, y) in every round of the
+        pattern.
+        """
         sums = [np.array([np.sum(C.column_sum(pattern) ** 2)]) for C in (self.first, self.second)]
         return float(self.reach(*sums)[0])
 
@@ -326,10 +348,11 @@ def _toeplitz_envelope(C: Factorization) -> Vector | None:
 def _earliest_rows(column: Vector, k: int, b: int) -> Vector:
     """r_m = Σ_{l<k} [ĈᵀĈ]_{mb, lb} for m = 0 … k−1.
 
-    [ĈᵀĈ]_{i,j} = Σ_l ĉ_l ĉ_{l+|i−j|} over l < n − max(i, j) falls in the gap and in the later round, so that
-    the m-th row of any pattern is at most this one.
+    [ĈᵀĈ]_{i,j} = Σ_l ĉ_l ĉ_{l+|i−j|} over l < n − max(i, j) falls in the gap and in the later
+    round, so that the m-th row of any pattern is at most this one.
     """
-    total, n = comb_sum(column, k, b), column.size
+    total = comb_sum(column, k, b)
+    n = column.size
     return np.array([column[: n - m * b] @ total[m * b :] for m in range(k)])
 
 

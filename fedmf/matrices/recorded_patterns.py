@@ -17,11 +17,13 @@ _TABLE_BYTES = 1 << 27
 def pattern_sensitivity(
     factorization: Factorization, pattern: Sequence[int], released_rounds: int | None = None
 ) -> float:
-    """How far one user with this recorded pattern of rounds can move the released outputs, for clip norm 1.
+    """How far one user with this recorded pattern of rounds can move the released outputs, for clip
+    norm 1.
 
-    sqrt(Σ_{i,j∈π} |[CᵀC]_{ij}|), with C cut to the rows that were released. Where those Gram entries are
-    non-negative this is the norm of the sum of the columns and exact; otherwise contributions of varying
-    direction could exceed that norm, and the absolute values make the result a sound upper bound.
+    sqrt(Σ_{i,j∈π} |[CᵀC]_{ij}|), with C cut to the rows that were released. Where those Gram
+    entries are non-negative this is the norm of the sum of the columns and exact; otherwise
+    contributions of varying direction could exceed that norm, and the absolute values make the
+    result a sound upper bound.
 
     Args:
         factorization: C.
@@ -64,7 +66,8 @@ def pattern_sensitivities(
 def equal_length_sensitivities(
     factorization: Factorization, rows: NDArray[np.integer], released_rounds: int | None = None
 ) -> NDArray[np.float64]:
-    """`pattern_sensitivity` of many patterns with the same number of rounds; made for millions of them.
+    """`pattern_sensitivity` of many patterns with the same number of rounds; made for millions of
+    them.
 
     Args:
         factorization: C.
@@ -119,7 +122,9 @@ def _pair_sums(
     weights: NDArray[np.float64],
     released_rounds: int | None,
 ) -> NDArray[np.float64]:
-    """Σ over pairs i ≤ j of a pattern of |[CᵀC]_{ij}|·weights, for weights of shape (pairs, columns)."""
+    """Σ over pairs i ≤ j of a pattern of |[CᵀC]_{ij}|·weights, for weights of shape (pairs,
+    columns).
+    """
     C = factorization if released_rounds is None else factorization.leading(released_rounds)
     rows = _checked(rows, C.rounds)
     step = max(1, _CHUNK_PAIRS // rows.shape[1] ** 2)

@@ -1,4 +1,6 @@
-"""Which second moment is released: contractions of x ↦ x⊗x, so that one joint sensitivity covers them all."""
+"""Which second moment is released: contractions of x ↦ x⊗x, so that one joint sensitivity covers
+them all.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ import torch
 
 
 class SecondMoment(ABC):
-    """A linear map L of x⊗x with ‖L‖ ≤ 1, as features of x: ‖features(x) − features(y)‖ ≤ ‖x⊗x − y⊗y‖.
+    """A linear map L of x⊗x with ‖L‖ ≤ 1, as features of x: ‖features(x) − features(y)‖ ≤ ‖x⊗x −
+    y⊗y‖.
 
     Guarantees:
-        The noise that makes (x, x⊗x) private makes (x, L(x⊗x)) private, by the same joint sensitivity.
+        The noise that makes (x, x⊗x) private makes (x, L(x⊗x)) private, by the same joint
+        sensitivity.
     """
 
     #: d, the length of x.
@@ -37,13 +41,19 @@ class SecondMoment(ABC):
 
     def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
         """L(x⊗x) of every row by itself, shape (m, size): the bits of `features(row[None])`."""
-        return torch.stack([self.features(row[None]) for row in x]) if len(x) else x.new_empty(0, self.size)
+        return (
+            torch.stack([self.features(row[None]) for row in x])
+            if len(x)
+            else x.new_empty(0, self.size)
+        )
 
     def unpack(self, released: torch.Tensor) -> torch.Tensor:
         """The released features, shape (…, size), in the shape a user expects."""
         return released
 
-    def covariances(self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    def covariances(
+        self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor
+    ) -> torch.Tensor:
         """Ŝ − μ̂⊗μ̂ + v·I, the unbiased covariance, or its diagonal.
 
         Args:
@@ -67,8 +77,8 @@ class SecondMoment(ABC):
 class FullMatrix(SecondMoment):
     """x xᵀ as the d(d+1)/2 numbers x_i², √2·x_i x_j (i < j): an isometry of x⊗x.
 
-    Released noise is symmetric: variance τ² on the diagonal and τ²/2 off it, as if the paper's d² noises
-    were symmetrised, at half the cost.
+    Released noise is symmetric: variance τ² on the diagonal and τ²/2 off it, as if the paper's d²
+    noises were symmetrised, at half the cost.
 
     >>> FullMatrix(2).unpack(FullMatrix(2).features(torch.tensor([[1.0, 2.0]])))
     tensor([[1., 2.],
@@ -105,7 +115,9 @@ class FullMatrix(SecondMoment):
         shape = (*released.shape[:-1], self.dimension, self.dimension)
         return values.index_select(-1, self._place).view(shape)
 
-    def covariances(self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    def covariances(
+        self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor
+    ) -> torch.Tensor:
         """See `SecondMoment.covariances`; shape (rows, d, d)."""
         identity = torch.eye(self.dimension, dtype=seconds.dtype)
         return seconds - means[:, :, None] * means[:, None, :] + noise[:, None, None] * identity
@@ -137,7 +149,9 @@ class DiagonalMoment(SecondMoment):
         """See `SecondMoment.features_of_each`."""
         return x * x
 
-    def covariances(self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    def covariances(
+        self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor
+    ) -> torch.Tensor:
         """See `SecondMoment.covariances`; variances, shape (rows, d)."""
         return seconds - means * means + noise[:, None]
 
@@ -150,8 +164,9 @@ class DiagonalMoment(SecondMoment):
 class BlockEnergies(SecondMoment):
     """e_B(x) = Σ_{j∈B} x_j² over consecutive disjoint blocks that cover x.
 
-    Map block B of x to the coordinate ‖x_B‖ and block B of y to −‖y_B‖: distances of x do not shrink and
-    block energies are the squares of the images. So r is r_d with d = #blocks, and one block needs r_1 alone.
+    Map block B of x to the coordinate ‖x_B‖ and block B of y to −‖y_B‖: distances of x do not
+    shrink and block energies are the squares of the images. So r is r_d with d = #blocks, and one
+    block needs r_1 alone.
 
     >>> BlockEnergies([1, 2]).features(torch.tensor([[1.0, 2.0, 2.0]]))
     tensor([1., 8.])
@@ -162,7 +177,8 @@ class BlockEnergies(SecondMoment):
     def __init__(self, sizes: Sequence[int]) -> None:
         if not sizes or min(sizes) < 1:
             raise ValueError(f"blocks (sizes) must be positive integers; got {list(sizes)}.")
-        self.dimension, self.size = sum(sizes), len(sizes)
+        self.dimension = sum(sizes)
+        self.size = len(sizes)
         self._sizes = torch.tensor(list(sizes))
         self._block = torch.repeat_interleave(torch.arange(self.size), self._sizes)
 

@@ -1,17 +1,18 @@
-"""How far one user can move the mechanism: sens_{k,b}(C), exact or bounded, and always called what it is.
+"""How far one user can move the mechanism: sens_{k,b}(C), exact or bounded, and always called what
+it is.
 
-One user's contributions are vectors u_i of norm at most ζ in the rounds i of a pattern π (at most k rounds,
-any two at least b apart). With ζ = 1,
+One user's contributions are vectors u_i of norm at most ζ in the rounds i of a pattern π (at most k
+rounds, any two at least b apart). With ζ = 1,
 
     sens_{k,b}(C)² = max over π and ‖u_i‖ ≤ 1 of Σ_{i,j∈π} G_ij ⟨u_i, u_j⟩,   G = CᵀC.
 
-It is at most max_π Σ_{i,j∈π} |G_ij|, with equality wherever signs s_i = ±1 make s_i s_j G_ij ≥ 0 on the best
-pattern; in particular where G ≥ 0.
+It is at most max_π Σ_{i,j∈π} |G_ij|, with equality wherever signs s_i = ±1 make s_i s_j G_ij ≥ 0 on
+the best pattern; in particular where G ≥ 0.
 
-Every value here is a proven upper bound, computed by one of six methods. It is *exact* when the method is
-always attained, or when a pattern was found that attains it up to 1e-12 (relative), the rounding error of the
-sums. No other tolerance is used: "non-increasing" is never tested, but replaced by a monotone envelope that
-lies above the coefficients, and the bracket decides.
+Every value here is a proven upper bound, computed by one of six methods. It is *exact* when the
+method is always attained, or when a pattern was found that attains it up to 1e-12 (relative), the
+rounding error of the sums. No other tolerance is used: "non-increasing" is never tested, but
+replaced by a monotone envelope that lies above the coefficients, and the bracket decides.
 """
 
 from __future__ import annotations
@@ -38,19 +39,28 @@ Kind = Literal["exact", "upper_bound"]
 ROUNDING: Final = 1e-12
 # A share of the largest coefficient that counts for nothing even if all were so large.
 _NOTHING = 1e-22
-_LARGEST_ENUMERATED, _LARGEST_GRAM, _MOST_PAIRED = 2048, 10_240, 512
-# Of the balancing of pairs: entries, sweeps, and the relative fall of the bound that is worth another sweep.
-_MOST_BALANCED, _MOST_SWEEPS, _LEAST_FALL = 2_000_000, 50, 1e-4
+_LARGEST_ENUMERATED = 2048
+_LARGEST_GRAM = 10_240
+_MOST_PAIRED = 512
+# Of the balancing of pairs: entries, sweeps, and the relative fall of the bound that is worth
+# another sweep.
+_MOST_BALANCED = 2_000_000
+_MOST_SWEEPS = 50
+_LEAST_FALL = 1e-4
 # How many sizes of patterns are told apart.
 _SIZES = 4
 # Rows of the dynamic program that fit a processor's cache.
 _CHUNK_ENTRIES = 100_000
 # What was found for a C that is still in use.
-_BY_PATTERNS: WeakKeyDictionary[Factorization, dict[Participation, Sensitivity]] = WeakKeyDictionary()
+_BY_PATTERNS: WeakKeyDictionary[Factorization, dict[Participation, Sensitivity]] = (
+    WeakKeyDictionary()
+)
 
 
 class SensitivityNotExact(ValueError):
-    """The exact sensitivity is not known for this factorization and participation; a bound may be."""
+    """The exact sensitivity is not known for this factorization and participation; a bound may
+    be.
+    """
 
 
 @dataclass(frozen=True)
@@ -83,12 +93,14 @@ def monotone_envelope(column: Array) -> Array:
 
 
 def comb_sum(column: Array, max_participations: int, min_separation: int) -> Array:
-    """Σ_{l<k} of the column shifted down by l·b: the sum of the earliest columns of LTT(column), shape (n,).
+    """Σ_{l<k} of the column shifted down by l·b: the sum of the earliest columns of LTT(column),
+    shape (n,).
 
     >>> comb_sum(np.array([4.0, 2.0, 1.0, 0.5, 0.25]), 2, 2)
     array([4.  , 2.  , 5.  , 2.5 , 1.25])
     """
-    n, b = column.size, min_separation
+    n = column.size
+    b = min_separation
     blocks = -(-n // b)
     sums = np.cumsum(padded(column, blocks * b).reshape(blocks, b), axis=0)
     if max_participations < blocks:
@@ -118,26 +130,37 @@ def pair_bound_square(c: Vector, max_participations: int, min_separation: int) -
         min_separation: b.
 
     References:
-        Kalinin, McKenna, Pagh & Lampert (2026), Lemma 8, uses the same comparison for one normalised family.
+        Kalinin, McKenna, Pagh & Lampert (2026), Lemma 8, uses the same comparison for one
+        normalised family.
 
     >>> pair_bound_square(np.array([1.0, 0.5, 0.25, 0.125]), 2, 2)
     3.203125
     """
-    n, k, b, a = c.size, max_participations, min_separation, np.abs(c)
+    n = c.size
+    k = max_participations
+    b = min_separation
+    a = np.abs(c)
     a = a[: int(np.flatnonzero(a > _NOTHING * a.max())[-1]) + 1]
-    total, square, head, largest_from = 0.0, 0.0, np.zeros(0), np.zeros(0)
+    total = 0.0
+    square = 0.0
+    head = np.zeros(0)
+    largest_from = np.zeros(0)
     for m in range(min(k, -(-n // b))):
         if head.size != min(a.size, n - m * b):
             head = a[: n - m * b]
             size = fft_size(2 * a.size)
-            products = np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(head, size).conj(), size)[: a.size]
-            largest_from, square = np.maximum.accumulate(products[::-1])[::-1], float(head @ head)
+            products = np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(head, size).conj(), size)[
+                : a.size
+            ]
+            largest_from = np.maximum.accumulate(products[::-1])[::-1]
+            square = float(head @ head)
         total += square + 2.0 * float(largest_from[b : m * b + 1 : b].sum())
     return total
 
 
 def earliest_is_worst(c: Vector, max_participations: int, min_separation: int) -> bool:
-    """Whether the pair bound proves that no pattern is worse than {0, b, 2b, …}, up to 1e-12 (relative).
+    """Whether the pair bound proves that no pattern is worse than {0, b, 2b, …}, up to 1e-12
+    (relative).
 
     >>> earliest_is_worst(np.array([1.0, 0.2, 0.4, 0.1]), 2, 2)
     True
@@ -176,10 +199,12 @@ def best_separated_sum(values: Array, max_participations: int, min_separation: i
 def _separated_sums(values: Array, max_participations: int, min_separation: int) -> Iterator[Array]:
     """The best sums of at most 0, 1, … picks, until no more fit."""
     n = values.shape[-1]
-    # best[…, b + i] is F_m(i). Floats ≥ 0 are ordered like their bits, and integers are compared in a quarter
-    # of the time.
-    best, taken = np.zeros((*values.shape[:-1], n + min_separation)), np.empty(values.shape)
-    later, bits = best[..., min_separation:].view(np.int64), taken.view(np.int64)
+    # best[…, b + i] is F_m(i). Floats ≥ 0 are ordered like their bits, and integers are compared in
+    # a quarter of the time.
+    best = np.zeros((*values.shape[:-1], n + min_separation))
+    taken = np.empty(values.shape)
+    later = best[..., min_separation:].view(np.int64)
+    bits = taken.view(np.int64)
     yield best[..., -1].copy()
     for _ in range(min(max_participations, -(-n // min_separation))):
         np.add(values, best[..., :n], out=taken)
@@ -197,8 +222,11 @@ def count_patterns(rounds: int, max_participations: int, min_separation: int) ->
     return sum(comb(max(0, rounds - (m - 1) * (min_separation - 1)), m) for m in sizes)
 
 
-def pattern_layers(rounds: int, max_participations: int, min_separation: int) -> Iterator[NDArray[np.int64]]:
-    """All patterns of one size after the other, each layer of shape (patterns, size), entries increasing.
+def pattern_layers(
+    rounds: int, max_participations: int, min_separation: int
+) -> Iterator[NDArray[np.int64]]:
+    """All patterns of one size after the other, each layer of shape (patterns, size), entries
+    increasing.
 
     >>> [layer.tolist() for layer in pattern_layers(3, 2, 2)]
     [[[0], [1], [2]], [[0, 2]]]
@@ -216,7 +244,8 @@ def pattern_layers(rounds: int, max_participations: int, min_separation: int) ->
 def heaviest_pattern(
     gram: Array, max_participations: int, min_separation: int
 ) -> tuple[float, NDArray[np.int64]]:
-    """max_π Σ_{i,j∈π} W_ij over every pattern, each sum made from the pattern without its last round.
+    """max_π Σ_{i,j∈π} W_ij over every pattern, each sum made from the pattern without its last
+    round.
 
     Args:
         gram: W, symmetric, shape (n, n).
@@ -229,14 +258,17 @@ def heaviest_pattern(
     >>> heaviest_pattern(np.array([[1.0, 0.0, 0.9], [0.0, 2.0, 0.0], [0.9, 0.0, 1.0]]), 2, 2)
     (3.8, array([0, 2]))
     """
-    n, own = len(gram), gram.diagonal()
-    layer, sums = np.arange(n, dtype=np.int64)[:, None], own
+    n = len(gram)
+    own = gram.diagonal()
+    layer = np.arange(n, dtype=np.int64)[:, None]
+    sums = own
     best = float(sums.max()), layer[sums.argmax()]
     for _ in range(1, max_participations):
         parents, last = _continued(layer, n, min_separation)
         if not last.size:
             break
-        layer, sums = layer[parents], sums[parents] + own[last]
+        layer = layer[parents]
+        sums = sums[parents] + own[last]
         for earlier in layer.T:
             sums += 2.0 * gram[earlier, last]
         layer = np.concatenate([layer, last[:, None]], axis=1)
@@ -270,7 +302,8 @@ def row_weights(gram: Array, k: int, b: int) -> Array:
     References:
         Choquette-Choo et al. (2023), Theorem 2.
     """
-    n, sizes = len(gram), range(k - 1, max(-1, k - 1 - _SIZES), -1)
+    n = len(gram)
+    sizes = range(k - 1, max(-1, k - 1 - _SIZES), -1)
     weights = np.empty((len(sizes), n))
     step = max(1, _CHUNK_ENTRIES // (n + b))
     for start in range(0, n, step):
@@ -284,11 +317,13 @@ def row_weights(gram: Array, k: int, b: int) -> Array:
 
 
 def pairwise_bound(gram: Array, k: int, b: int) -> float:
-    """At least max_π Σ_{i,j∈π} W_ij over the patterns of exactly k rounds, by balancing pairs of rounds.
+    """At least max_π Σ_{i,j∈π} W_ij over the patterns of exactly k rounds, by balancing pairs of
+    rounds.
 
-    The l-th round is lb + x_l with 0 ≤ x_1 ≤ … ≤ x_k < n − (k−1)b, so that the sum is Σ_l u_l(x_l) +
-    Σ_{l<m} p_lm(x_l, x_m), and at most Σ_l max u_l once every p_lm ≤ 0. A step moves u_l, u_m into p_lm and
-    as much as p_lm allows back, half through x_l first. It changes no sum and lets the bound fall.
+    The l-th round is lb + x_l with 0 ≤ x_1 ≤ … ≤ x_k < n − (k−1)b, so that the sum is Σ_l u_l(x_l)
+    + Σ_{l<m} p_lm(x_l, x_m), and at most Σ_l max u_l once every p_lm ≤ 0. A step moves u_l, u_m
+    into p_lm and as much as p_lm allows back, half through x_l first. It changes no sum and lets
+    the bound fall.
 
     Args:
         gram: W ≥ 0, shape (n, n).
@@ -296,7 +331,8 @@ def pairwise_bound(gram: Array, k: int, b: int) -> float:
         b: least distance.
 
     References:
-        Globerson & Jaakkola (2007), "Fixing Max-Product: Convergent Message Passing Algorithms for MAP".
+        Globerson & Jaakkola (2007), "Fixing Max-Product: Convergent Message Passing Algorithms for
+        MAP".
 
     >>> pairwise_bound(np.array([[1.0, 0.0, 0.9], [0.0, 2.0, 0.0], [0.9, 0.0, 1.0]]), 2, 2)
     3.80...
@@ -306,7 +342,9 @@ def pairwise_bound(gram: Array, k: int, b: int) -> float:
     forbidden = -4.0 * k * gram.sum(axis=1).max()
     pairs = {
         (i, j): np.where(
-            offsets >= offsets[:, None], 2.0 * gram[i * b + offsets[:, None], j * b + offsets], forbidden
+            offsets >= offsets[:, None],
+            2.0 * gram[i * b + offsets[:, None], j * b + offsets],
+            forbidden,
         )
         for i, j in combinations(range(k), 2)
     }
@@ -322,7 +360,8 @@ def pairwise_bound(gram: Array, k: int, b: int) -> float:
             rest = pair.max(axis=1)
             pair -= rest[:, None]
             single[i] = half + rest
-        previous, bound = bound, float(sum(values.max() for values in single))
+        previous = bound
+        bound = float(sum(values.max() for values in single))
         if previous - bound < _LEAST_FALL * bound:
             break
     return bound * (1 + ROUNDING)
@@ -372,10 +411,13 @@ def methods(released: Released) -> Iterator[Sensitivity]:
     """The methods that apply, cheapest first; later ones run only if they are asked for.
 
     Raises:
-        SensitivityNotExact: no further method takes a horizon this long, and none before bounded it.
+        SensitivityNotExact: no further method takes a horizon this long, and none before bounded
+            it.
     """
     contract = released.participation
-    n, k, b = contract.rounds, contract.max_participations, contract.min_separation
+    n = contract.rounds
+    k = contract.max_participations
+    b = contract.min_separation
     if k == 1 or released.bands <= b:
         value = float(np.sqrt(best_separated_sum(released.squares(), k, b)))
         reason = "single participation" if k == 1 else "columns b apart orthogonal (p <= b)"
@@ -411,21 +453,30 @@ def kind_of(upper: float, attained: float) -> Kind:
 def over_patterns(
     weigh: Callable[[NDArray[np.int64]], NDArray[np.float64]], participation: Participation
 ) -> list[tuple[float, NDArray[np.int64]]]:
-    """The largest of several quantities over every pattern, each with the first pattern that has it.
+    """The largest of several quantities over every pattern, each with the first pattern that has
+    it.
 
     Args:
-        weigh: for patterns of one size, shape (patterns, size), the quantities, shape (quantities, patterns).
+        weigh: for patterns of one size, shape (patterns, size), the quantities, shape (quantities,
+            patterns).
         participation: (n, k, b).
 
     >>> over_patterns(lambda layer: layer.sum(axis=1)[None, :].astype(float), Participation(4, 2, 2))
     [(4.0, array([1, 3]))]
     """
-    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    n = participation.rounds
+    k = participation.max_participations
+    b = participation.min_separation
     largest: list[tuple[float, NDArray[np.int64]]] = []
     for layer in pattern_layers(n, k, b):
         weights = weigh(layer)
-        tops = [(float(row[at]), layer[at]) for row, at in zip(weights, weights.argmax(axis=1), strict=True)]
-        largest = [max(pair, key=lambda top: top[0]) for pair in zip(largest or tops, tops, strict=True)]
+        tops = [
+            (float(row[at]), layer[at])
+            for row, at in zip(weights, weights.argmax(axis=1), strict=True)
+        ]
+        largest = [
+            max(pair, key=lambda top: top[0]) for pair in zip(largest or tops, tops, strict=True)
+        ]
     return largest
 
 
@@ -441,38 +492,44 @@ def exact_sensitivity(factorization: Factorization, participation: Participation
         ValueError: the horizons differ.
 
     References:
-        Choquette-Choo et al. (2023), "(Amplified) Banded Matrix Factorization", Theorem 2 and Appendix E;
-        Kalinin & Lampert (2024), Theorem 2; Kalinin, McKenna, Pagh & Lampert (2026), Lemma 8.
+        Choquette-Choo et al. (2023), "(Amplified) Banded Matrix Factorization", Theorem 2 and
+        Appendix E; Kalinin & Lampert (2024), Theorem 2; Kalinin, McKenna, Pagh & Lampert (2026),
+        Lemma 8.
 
     >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> exact_sensitivity(Toeplitz([1.0, 0.5], 4), Participation(4, 2, 2))
-    Sensitivity(value=1.5811388300841898, kind='exact', case='columns b apart orthogonal (p <= b): ...')
+    Sensitivity(value=1.5811388300841898, kind='exact', case='columns b apart orthogonal (p <= b):
+    ...')
     """
     sensitivity = stated_sensitivity(factorization, participation)
     if sensitivity.kind != "exact":
         raise SensitivityNotExact(
-            f"sens_{{k,b}}(C) (sensitivity) must be known exactly; got only an upper bound "
-            f"({sensitivity.case}). Use stated_sensitivity, or p <= b={participation.min_separation}."
+            "sens_{k,b}(C) (sensitivity) must be known exactly; got only an upper bound"
+            f" ({sensitivity.case}). Use stated_sensitivity, or p <="
+            f" b={participation.min_separation}."
         )
     return sensitivity
 
 
 def stated_sensitivity(factorization: Factorization, participation: Participation) -> Sensitivity:
-    """The exact sensitivity where it is known, else the smallest of the upper bounds, labelled as such.
+    """The exact sensitivity where it is known, else the smallest of the upper bounds, labelled as
+    such.
 
     Raises:
         ValueError: the horizons differ.
     """
     if factorization.rounds != participation.rounds:
         raise ValueError(
-            f"n (rounds) must be the same for C and the participation; got {factorization.rounds} and "
-            f"{participation.rounds}. Use C.leading(T) for a shorter run."
+            f"n (rounds) must be the same for C and the participation; got {factorization.rounds}"
+            f" and {participation.rounds}. Use C.leading(T) for a shorter run."
         )
     return tightest(_Strategy(factorization, participation))
 
 
 def quick_upper_bound(factorization: Factorization, participation: Participation) -> float:
-    """The cheapest sound bound, exact or not: the objective of a parameter search, O(n·k) for Toeplitz C."""
+    """The cheapest sound bound, exact or not: the objective of a parameter search, O(n·k) for
+    Toeplitz C.
+    """
     return next(methods(_Strategy(factorization, participation))).value
 
 
@@ -504,7 +561,8 @@ class _Strategy(Released):
         return self.factorization.gram_diagonal(0)
 
     def by_structure(self) -> Iterator[Sensitivity]:
-        k, b = self.participation.max_participations, self.participation.min_separation
+        k = self.participation.max_participations
+        b = self.participation.min_separation
         if self.toeplitz_bound is not None:
             yield _by_envelope(self.factorization, *self.toeplitz_bound, k, b)
         column = self.factorization.toeplitz_column()
@@ -515,23 +573,30 @@ class _Strategy(Released):
             yield Sensitivity(value, kind_of(value, earliest), case)
 
     def by_enumeration(self) -> Sensitivity:
-        """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the pattern that is best."""
+        """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the pattern that is
+        best.
+        """
 
         def enumerated(gram: Array, k: int, b: int) -> Sensitivity:
             square, worst = heaviest_pattern(np.abs(gram), k, b)
             if _signs_attain(gram[np.ix_(worst, worst)]):
                 case = "every pattern enumerated (Choquette-Choo et al. 2023, App. E)"
                 return Sensitivity(square**0.5, "exact", case)
-            return Sensitivity(square**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs")
+            return Sensitivity(
+                square**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs"
+            )
 
         return self._once(enumerated)
 
     def by_rows(self) -> Sensitivity:
-        """For patterns of k, k − 1, … rounds the row bound, or the bound of pairs where there are few, until
-        no smaller ones can have more."""
+        """For patterns of k, k − 1, … rounds the row bound, or the bound of pairs where there are
+        few, until no smaller ones can have more.
+        """
 
         def bounded(gram: Array, k: int, b: int) -> Sensitivity:
-            size, square, case = np.abs(gram), 0.0, ""
+            size = np.abs(gram)
+            square = 0.0
+            case = ""
             weights = row_weights(size, k, b)
             for most, weight in zip(range(k, 0, -1), weights, strict=False):
                 by_rows = by_pairs = float(best_separated_sum(weight, most, b))
@@ -553,8 +618,11 @@ class _Strategy(Released):
         return self._once(bounded)
 
     def _once(self, method: Callable[[Array, int, int], Sensitivity]) -> Sensitivity:
-        """A search over parameters and the row of its best C ask the same; one method fits a contract."""
-        known, contract = _BY_PATTERNS.setdefault(self.factorization, {}), self.participation
+        """A search over parameters and the row of its best C ask the same; one method fits a
+        contract.
+        """
+        known = _BY_PATTERNS.setdefault(self.factorization, {})
+        contract = self.participation
         if contract not in known:
             gram = _dense_gram(self.factorization)
             known[contract] = method(gram, contract.max_participations, contract.min_separation)
@@ -562,14 +630,15 @@ class _Strategy(Released):
 
 
 def _by_envelope(C: Factorization, size: Vector, scale: Vector, k: int, b: int) -> Sensitivity:
-    """Compare with the pairs of rounds of the earliest pattern, for |C_{ij}| ≤ a_{i−j}/s_j, s not rising.
+    """Compare with the pairs of rounds of the earliest pattern, for |C_{ij}| ≤ a_{i−j}/s_j, s not
+    rising.
 
-    With ĉ_j = max_{l ≥ j} a_l, an entry |[CᵀC]_{j−g,j}| is at most E_{j−g,j} = Σ_l a_l ĉ_{l+g}/(s_{j−g} s_j)
-    over l < n − j. For fixed j this falls as g grows, since ĉ_{l+g} falls and s_{j−g} rises. The m-th and
-    (m+h)-th round of a pattern are at least hb apart and the m-th is at least mb, hence their entry is at
-    most max_{i ≥ mb} E_{i,i+hb}. So coefficients may rise before lag b at no loss. Without scaling,
-    ‖Σ_{m<k} Ĉ_{:,mb}‖ for Ĉ = LTT(ĉ) is a bound in O(n). The earliest pattern of C itself gives the lower
-    end.
+    With ĉ_j = max_{l ≥ j} a_l, an entry |[CᵀC]_{j−g,j}| is at most E_{j−g,j} = Σ_l a_l
+    ĉ_{l+g}/(s_{j−g} s_j) over l < n − j. For fixed j this falls as g grows, since ĉ_{l+g} falls and
+    s_{j−g} rises. The m-th and (m+h)-th round of a pattern are at least hb apart and the m-th is at
+    least mb, hence their entry is at most max_{i ≥ mb} E_{i,i+hb}. So coefficients may rise before
+    lag b at no loss. Without scaling, ‖Σ_{m<k} Ĉ_{:,mb}‖ for Ĉ = LTT(ĉ) is a bound in O(n). The
+    earliest pattern of C itself gives the lower end.
     """
     envelope = monotone_envelope(size)
     scaled = bool((scale != scale[0]).any())
@@ -584,14 +653,20 @@ def _by_envelope(C: Factorization, size: Vector, scale: Vector, k: int, b: int) 
         return Sensitivity(
             upper, "exact", "earliest pattern dominates every pair (Kalinin et al. 2026, Lemma 8)"
         )
-    return Sensitivity(upper, "exact", "Toeplitz, non-negative non-increasing (Kalinin & Lampert 2024)")
+    return Sensitivity(
+        upper, "exact", "Toeplitz, non-negative non-increasing (Kalinin & Lampert 2024)"
+    )
 
 
 def _scaled_pairs_square(size: Vector, envelope: Vector, scale: Vector, k: int, b: int) -> float:
-    """Σ_{m,m'<k} max_{i ≥ mb} E_{i,i+|m−m'|b}, one diagonal after the other; of squares a_l² for m = m'."""
-    n, total = size.size, 0.0
+    """Σ_{m,m'<k} max_{i ≥ mb} E_{i,i+|m−m'|b}, one diagonal after the other; of squares a_l² for m
+    = m'.
+    """
+    n = size.size
+    total = 0.0
     for h in range(k):
-        gap, length = h * b, n - h * b
+        gap = h * b
+        length = n - h * b
         later = envelope[gap:] if h else size
         diagonal = np.cumsum(size[:length] * later)[::-1] / (scale[:length] * scale[gap:])
         largest_from = np.maximum.accumulate(diagonal[::-1])[::-1]
@@ -602,7 +677,8 @@ def _scaled_pairs_square(size: Vector, envelope: Vector, scale: Vector, k: int, 
 def _dense_gram(C: Factorization) -> NDArray[np.float64]:
     column = C.toeplitz_column()
     if column is not None:
-        # The sums of below in the same order, a row at a time: G_ij = G_{i+1,j+1} + c_{n−1−i} c_{n−1−j}.
+        # The sums of below in the same order, a row at a time: G_ij = G_{i+1,j+1} + c_{n−1−i}
+        # c_{n−1−j}.
         gram = np.outer(column[::-1], column[::-1])
         for i in range(C.rounds - 2, -1, -1):
             gram[i, :-1] += gram[i + 1, 1:]

@@ -1,7 +1,8 @@
-"""Truncated power series, the algebra of lower-triangular Toeplitz (LTT) matrices, and checked numbers.
+"""Truncated power series, the algebra of lower-triangular Toeplitz (LTT) matrices, and checked
+numbers.
 
-LTT(c)·LTT(h) = LTT(c·h), the product of the series c(x) and h(x) cut after x^{n−1}; so inverses and products
-of these matrices are reciprocals and products of series.
+LTT(c)·LTT(h) = LTT(c·h), the product of the series c(x) and h(x) cut after x^{n−1}; so inverses and
+products of these matrices are reciprocals and products of series.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from numpy.typing import ArrayLike
 
 from fedmf.matrices.arrays import Vector
 
-# Up to this many products a direct sum is used: it is fast enough and keeps the *relative* accuracy of small
-# coefficients, which an FFT loses.
+# Up to this many products a direct sum is used: it is fast enough and keeps the *relative* accuracy
+# of small coefficients, which an FFT loses.
 _DIRECT_PRODUCTS = 4_000_000
-# From here on reciprocals of few coefficients run the recurrence in compiled blocks, until nothing is left.
-_LONG, _BLOCK, _WIDEST_RECURRENCE, _UNDERFLOW = 65_536, 65_536, 16, 1e-290
+# From here on reciprocals of few coefficients run the recurrence in compiled blocks, until nothing
+# is left.
+_LONG = 65_536
+_BLOCK = 65_536
+_WIDEST_RECURRENCE = 16
+_UNDERFLOW = 1e-290
 # What may be left out beside the largest coefficient where only sums count.
-_NOTHING, _FEWEST_SETTLED = 1e-17, 1024
+_NOTHING = 1e-17
+_FEWEST_SETTLED = 1024
 
 
 def binomial_series(exponent: float, terms: int) -> Vector:
@@ -39,7 +45,9 @@ def binomial_series(exponent: float, terms: int) -> Vector:
     return np.concatenate([[1.0], np.cumprod((j - 1 - exponent) / j)])
 
 
-def factored_power(factors: Iterable[tuple[float, float, int]], exponent: float, terms: int) -> Vector:
+def factored_power(
+    factors: Iterable[tuple[float, float, int]], exponent: float, terms: int
+) -> Vector:
     """The first coefficients of Π (1 − ρx^s)^{e·γ} over the factors (ρ, e, s), scaled to c_0 = 1.
 
     >>> factored_power([(1.0, -1.0, 1), (0.5, -1.0, 1)], 0.5, 3)
@@ -108,7 +116,9 @@ def multiply(left: Vector, right: Vector, terms: int) -> Vector:
     >>> multiply(np.array([1.0, 1.0]), np.array([1.0, -1.0]), 4)
     array([ 1.,  0., -1.,  0.])
     """
-    square, left, right = left is right, left[:terms], right[:terms]
+    square = left is right
+    left = left[:terms]
+    right = right[:terms]
     if left.size * right.size <= _DIRECT_PRODUCTS:
         return padded(np.convolve(left, right)[:terms], terms)
     size = fft_size(left.size + right.size - 1)
@@ -133,8 +143,8 @@ def lagged_products(left: Vector, right: Vector, lags: int) -> Vector:
 def reciprocal(series: Vector, terms: int) -> Vector:
     """The first coefficients of 1/c(x), the first column of LTT(c)⁻¹.
 
-    Newton's iteration: if h is right to m terms, 1 − c·h = x^m·e and h + h·(1 − c·h) is right to 2m.
-    Only the p coefficients of e that can differ from 0 are used, so the cost is O(n·p).
+    Newton's iteration: if h is right to m terms, 1 − c·h = x^m·e and h + h·(1 − c·h) is right to
+    2m. Only the p coefficients of e that can differ from 0 are used, so the cost is O(n·p).
 
     Args:
         series: c, any length, c_0 ≠ 0; missing coefficients are zero.
@@ -151,7 +161,8 @@ def reciprocal(series: Vector, terms: int) -> Vector:
         return padded(1.0 / c, terms)
     if terms >= _LONG and c.size <= _WIDEST_RECURRENCE:
         return _long_reciprocal(c, terms)
-    inverse, m = np.empty(terms), 1
+    inverse = np.empty(terms)
+    m = 1
     inverse[0] = 1.0 / c[0]
     with np.errstate(over="ignore", invalid="ignore"):
         while m < terms:
@@ -162,10 +173,11 @@ def reciprocal(series: Vector, terms: int) -> Vector:
 
 
 def settled_reciprocal(series: Vector, terms: int) -> Vector:
-    """The first coefficients of 1/c(x), without those at the end that are negligible next to the largest.
+    """The first coefficients of 1/c(x), without those at the end that are negligible next to the
+    largest.
 
-    For searches and other sums in which a share of 1e-17 of the largest coefficient does not count: as many
-    terms are computed as it takes for p in a row to stay below that.
+    For searches and other sums in which a share of 1e-17 of the largest coefficient does not count:
+    as many terms are computed as it takes for p in a row to stay below that.
 
     Returns:
         Shape (m,), m ≤ n; fewer and not finite where they overflow.
@@ -182,7 +194,9 @@ def settled_reciprocal(series: Vector, terms: int) -> Vector:
                 return inverse
             if size[-c.size :].max() <= _NOTHING * largest:
                 return _without_nothing(inverse)
-            inverse = np.concatenate([inverse, _next_terms(c, inverse, min(2 * inverse.size, terms))])
+            inverse = np.concatenate(
+                [inverse, _next_terms(c, inverse, min(2 * inverse.size, terms))]
+            )
     return inverse
 
 
@@ -194,7 +208,8 @@ def _without_nothing(series: Vector) -> Vector:
 def _next_terms(c: Vector, inverse: Vector, size: int) -> Vector:
     """The terms m … size − 1 of 1/c from its first m, size ≤ 2m.
 
-    Cyclic products of at least `size` points are enough: what wraps around falls on terms that are known.
+    Cyclic products of at least `size` points are enough: what wraps around falls on terms that are
+    known.
     """
     m = inverse.size
     if c.size * size <= _DIRECT_PRODUCTS or c.size <= m // 2:
@@ -209,10 +224,13 @@ def _next_terms(c: Vector, inverse: Vector, size: int) -> Vector:
 
 
 def _long_reciprocal(c: Vector, terms: int) -> Vector:
-    """The recurrence h_t = −Σ_j c_j h_{t−j}/c_0 in blocks, until |h| stays below 1e-290 for p terms."""
+    """The recurrence h_t = −Σ_j c_j h_{t−j}/c_0 in blocks, until |h| stays below 1e-290 for p
+    terms.
+    """
     from scipy.signal import lfilter
 
-    inverse, state = np.zeros(terms), np.zeros(c.size - 1)
+    inverse = np.zeros(terms)
+    state = np.zeros(c.size - 1)
     impulse = np.eye(1, _BLOCK)[0]
     for start in range(0, terms, _BLOCK):
         block = inverse[start : start + _BLOCK]
@@ -235,7 +253,9 @@ def frozen_vector(values: ArrayLike, symbol: str, meaning: str) -> Vector:
     """
     vector = np.array(values, dtype=np.float64)
     if vector.ndim != 1 or vector.size == 0:
-        raise ValueError(f"{symbol} ({meaning}) must be a non-empty vector; got shape {vector.shape}.")
+        raise ValueError(
+            f"{symbol} ({meaning}) must be a non-empty vector; got shape {vector.shape}."
+        )
     if not np.isfinite(vector).all():
         at = int(np.flatnonzero(~np.isfinite(vector))[0])
         raise ValueError(f"{symbol} ({meaning}) must be finite; got {vector[at]} at index {at}.")

@@ -1,8 +1,8 @@
 """How C⁻¹z is streamed: [C⁻¹z]_t round by round from z_0 … z_t.
 
-A form of C⁻¹ is data, which the noise kernels read: which z a round draws and which vectors are kept. Its
-`stream` is the same as a pair of functions, the reference for them; `materialize` gives the dense matrix of
-any.
+A form of C⁻¹ is data, which the noise kernels read: which z a round draws and which vectors are
+kept. Its `stream` is the same as a pair of functions, the reference for them; `materialize` gives
+the dense matrix of any.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Stream:
 
     Args:
         init: the state before round 0, given the shape of an x.
-        next: (state, t, x_t) to y_t and the state before round t + 1; the old state is not used again.
+        next: (state, t, x_t) to y_t and the state before round t + 1; the old state is not used
+            again.
 
     References:
         McKenna (2024), Algorithm 5; jax_privacy, streaming_matrix.
@@ -41,7 +42,8 @@ class Stream:
 
     def apply(self, x: Array) -> Array:
         """y for x of shape (n,) or (n, d); a reference, not a fast path."""
-        y, state = np.zeros(x.shape), self.init(x.shape[1:])
+        y = np.zeros(x.shape)
+        state = self.init(x.shape[1:])
         for t in range(len(x)):
             y[t], state = self.next(state, t, x[t])
         return y
@@ -52,7 +54,8 @@ class Stream:
 
 
 class StreamingInverse(ABC):
-    """C⁻¹ as a rule for making [C⁻¹z]_t round by round, t = 0 … n − 1, from z_0 … z_t; abstract and frozen.
+    """C⁻¹ as a rule for making [C⁻¹z]_t round by round, t = 0 … n − 1, from z_0 … z_t; abstract and
+    frozen.
 
     Every form ends with a scale for each row, so that C·diag(s)⁻¹ streams like C.
     """
@@ -84,7 +87,9 @@ class StreamingInverse(ABC):
 
     @abstractmethod
     def stamped(self, rounds: int) -> StreamingInverse:
-        """The rule that forgets everything every n rounds, to another horizon; it repeats s as well."""
+        """The rule that forgets everything every n rounds, to another horizon; it repeats s as
+        well.
+        """
 
     def apply(self, z: Array) -> Array:
         """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n; a reference, not a fast path.
@@ -120,8 +125,8 @@ class Recurrence(StreamingInverse):
     """C⁻¹z by a recurrence on past inputs and past outputs.
 
     y_t = Σ_{j<q} f_j z_{t−j} − Σ_{j=1..r} g_j y_{t−j} and [C⁻¹z]_t = s_t·y_t for t = 0 … n−1, with
-    z_{<0} = y_{<0} = 0. Past z can be drawn again from a keyed source; past y must be kept. Where f or g has
-    one row per round, round t uses row t.
+    z_{<0} = y_{<0} = 0. Past z can be drawn again from a keyed source; past y must be kept. Where f
+    or g has one row per round, round t uses row t.
 
     Args:
         feedforward: f, shape (q,) or (n, q), q ≥ 1.
@@ -143,8 +148,11 @@ class Recurrence(StreamingInverse):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_scale", frozen_vector(self.row_scale, "s", "row_scale"))
-        n, feedback = self.row_scale.size, np.array(self.feedback, dtype=np.float64)
-        object.__setattr__(self, "feedforward", _coefficients(self.feedforward, "f", "feedforward", n))
+        n = self.row_scale.size
+        feedback = np.array(self.feedback, dtype=np.float64)
+        object.__setattr__(
+            self, "feedforward", _coefficients(self.feedforward, "f", "feedforward", n)
+        )
         feedback = _coefficients(feedback, "g", "feedback", n) if feedback.size else np.zeros(0)
         object.__setattr__(self, "feedback", feedback)
 
@@ -158,7 +166,9 @@ class Recurrence(StreamingInverse):
         return self.feedforward[..., 0] * self.row_scale
 
     def rows(self, t: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
-        """Entries of rows t … t + count − 1 of C⁻¹ as in `SparseRows.rows`; only without feedback."""
+        """Entries of rows t … t + count − 1 of C⁻¹ as in `SparseRows.rows`; only without
+        feedback.
+        """
         width = self.feedforward.shape[-1]
         f = self.feedforward
         own = np.arange(t, t + count)[:, None]
@@ -174,8 +184,11 @@ class Recurrence(StreamingInverse):
         return float((sums * self.row_scale).max())
 
     def draws(self) -> NDArray[np.int64]:
-        """How many of z_t, z_{t−1}, … have a coefficient that is not zero, shape (n,); at least one."""
-        t, used = np.arange(self.rounds), self.feedforward != 0
+        """How many of z_t, z_{t−1}, … have a coefficient that is not zero, shape (n,); at least
+        one.
+        """
+        t = np.arange(self.rounds)
+        used = self.feedforward != 0
         if used.ndim == 2:
             counted = used & (np.arange(used.shape[1]) <= t[:, None])
             return np.maximum(counted.sum(axis=1), 1)
@@ -186,19 +199,30 @@ class Recurrence(StreamingInverse):
         local = np.arange(rounds) % self.rounds
 
         def within(coefficients: Array, earliest: int) -> Array:
-            rows = coefficients[local] if coefficients.ndim == 2 else np.tile(coefficients, (rounds, 1))
-            return np.where(np.arange(earliest, earliest + rows.shape[1]) <= local[:, None], rows, 0.0)
+            rows = (
+                coefficients[local]
+                if coefficients.ndim == 2
+                else np.tile(coefficients, (rounds, 1))
+            )
+            return np.where(
+                np.arange(earliest, earliest + rows.shape[1]) <= local[:, None], rows, 0.0
+            )
 
         feedback = within(self.feedback, 1) if self.feedback.size else np.zeros(0)
         return Recurrence(within(self.feedforward, 0), feedback, self.row_scale[local])
 
     def stream(self) -> Stream:
         """Keeps the last q inputs and r outputs."""
-        q, r = self.feedforward.shape[-1], self.memory_vectors
+        q = self.feedforward.shape[-1]
+        r = self.memory_vectors
 
         def step(state: tuple[Array, Array], t: int, z: Array) -> tuple[Array, Any]:
-            inputs, outputs = np.concatenate([z[None], state[0][: q - 1]]), state[1]
-            f, g = (values[t] if values.ndim == 2 else values for values in (self.feedforward, self.feedback))
+            inputs = np.concatenate([z[None], state[0][: q - 1]])
+            outputs = state[1]
+            f, g = (
+                values[t] if values.ndim == 2 else values
+                for values in (self.feedforward, self.feedback)
+            )
             y = np.tensordot(f, inputs, 1) - np.tensordot(g, outputs, 1)
             return y * self.row_scale[t], (inputs, np.concatenate([y[None], outputs])[:r])
 
@@ -209,9 +233,9 @@ class Recurrence(StreamingInverse):
 class StateSpace(StreamingInverse):
     """C⁻¹z for C = LTT(1, Σ_i ω_i, Σ_i ω_i θ_i, …) from m sums of past outputs.
 
-    y_t = z_t − Σ_i ω_i S_i(t),  S_i(t + 1) = θ_i S_i(t) + y_t,  S_i(0) = 0,  and [C⁻¹z]_t = s_t·y_t. This is
-    C y = z solved forward: with positive ω no term is larger than what it is a part of, so decays may lie as
-    close to 1 and to each other as they like.
+    y_t = z_t − Σ_i ω_i S_i(t),  S_i(t + 1) = θ_i S_i(t) + y_t,  S_i(0) = 0,  and [C⁻¹z]_t =
+    s_t·y_t. This is C y = z solved forward: with positive ω no term is larger than what it is a
+    part of, so decays may lie as close to 1 and to each other as they like.
 
     Args:
         decays: θ, shape (m,), |θ_i| ≤ 1.
@@ -220,8 +244,8 @@ class StateSpace(StreamingInverse):
         period: all S_i return to 0 before every round that is a multiple of it; None means never.
 
     Raises:
-        ValueError: a vector is not finite or empty, m differs, a decay exceeds 1 or the period is not
-            positive.
+        ValueError: a vector is not finite or empty, m differs, a decay exceeds 1 or the period is
+            not positive.
 
     >>> StateSpace([0.5], [0.25], np.ones(4)).apply(np.array([1.0, 0.0, 0.0, 0.0]))
     array([ 1.      , -0.25    , -0.0625  , -0.015625])
@@ -282,7 +306,8 @@ class StateSpace(StreamingInverse):
 
 @dataclass(frozen=True, eq=False)
 class SparseRows(StreamingInverse):
-    """[C⁻¹z]_t = s_t·Σ_m weights[m]·z_{inputs[m]} over first[t] ≤ m < first[t + 1]; nothing is kept.
+    """[C⁻¹z]_t = s_t·Σ_m weights[m]·z_{inputs[m]} over first[t] ≤ m < first[t + 1]; nothing is
+    kept.
 
     Args:
         first: shape (n + 1,), from 0, increasing.
@@ -310,18 +335,28 @@ class SparseRows(StreamingInverse):
             values = np.array(getattr(self, name), dtype=np.int64)
             values.setflags(write=False)
             object.__setattr__(self, name, values)
-        n, m = self.row_scale.size, self.weights.size
+        n = self.row_scale.size
+        m = self.weights.size
         counts = np.diff(self.first)
-        if self.first.shape != (n + 1,) or self.inputs.shape != (m,) or self.first[0] or self.first[-1] != m:
+        if (
+            self.first.shape != (n + 1,)
+            or self.inputs.shape != (m,)
+            or self.first[0]
+            or self.first[-1] != m
+        ):
             raise ValueError(
-                f"first, inputs (rows) must have shapes ({n + 1},) and ({m},) and cover all weights; "
-                f"got {self.first.shape} and {self.inputs.shape}."
+                f"first, inputs (rows) must have shapes ({n + 1},) and ({m},) and cover all"
+                f" weights; got {self.first.shape} and {self.inputs.shape}."
             )
         if not (counts > 0).all():
-            raise ValueError(f"row t (of C^-1) must not be empty; got t={int(np.argmin(counts > 0))}.")
+            raise ValueError(
+                f"row t (of C^-1) must not be empty; got t={int(np.argmin(counts > 0))}."
+            )
         late = (self.inputs > np.repeat(np.arange(n), counts)) | (self.inputs < 0)
         if late.any():
-            raise ValueError(f"inputs (rounds) must be between 0 and their row; got {self.inputs[late][0]}.")
+            raise ValueError(
+                f"inputs (rounds) must be between 0 and their row; got {self.inputs[late][0]}."
+            )
 
     @classmethod
     def of_lists(
@@ -351,14 +386,17 @@ class SparseRows(StreamingInverse):
         np.add.at(own, row[self.inputs == row], self.weights[self.inputs == row])
         if not (own > 0).all():
             at = int(np.argmin(own > 0))
-            raise ValueError(f"row t (of C^-1) must have a positive entry for its own round; got t={at}.")
+            raise ValueError(
+                f"row t (of C^-1) must have a positive entry for its own round; got t={at}."
+            )
         return own * self.row_scale
 
     def rows(self, t: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
         """Entries of rows t … t + count − 1 of C⁻¹.
 
         Returns:
-            Where each row begins and ends in what follows, shape (count + 1,); its rounds; its entries.
+            Where each row begins and ends in what follows, shape (count + 1,); its rounds; its
+            entries.
         """
         first = self.first[t : t + count + 1]
         part = slice(first[0], first[-1])
@@ -380,7 +418,9 @@ class SparseRows(StreamingInverse):
         n = self.rounds
         rows = [self.row(t % n) for t in range(rounds)]
         shifted = [[t // n * n + i for i in row[0]] for t, row in enumerate(rows)]
-        return self.of_lists(shifted, [row[1] for row in rows], self.row_scale[np.arange(rounds) % n])
+        return self.of_lists(
+            shifted, [row[1] for row in rows], self.row_scale[np.arange(rounds) % n]
+        )
 
     def stream(self) -> Stream:
         """Keeps all inputs, as drawing again does."""
@@ -388,13 +428,18 @@ class SparseRows(StreamingInverse):
         def step(past: list[Array], t: int, z: Array) -> tuple[Array, list[Array]]:
             past.append(z)
             inputs, weights = self.row(t)
-            return np.tensordot(weights, np.stack([past[i] for i in inputs]), 1) * self.row_scale[t], past
+            return (
+                np.tensordot(weights, np.stack([past[i] for i in inputs]), 1) * self.row_scale[t],
+                past,
+            )
 
         return Stream(lambda shape: [], step)
 
 
 def levels(rounds: int) -> int:
-    """How many levels of dyadic blocks have one that is complete and followed by a round: ⌈log₂ n⌉."""
+    """How many levels of dyadic blocks have one that is complete and followed by a round: ⌈log₂
+    n⌉.
+    """
     return (rounds - 1).bit_length()
 
 
@@ -411,13 +456,13 @@ def closed_levels(t: int) -> int:
 class BlockSums(StreamingInverse):
     """C⁻¹z where row t of C is constant over each dyadic block of the rounds before t.
 
-    The rounds 0 … t − 1 are the disjoint union of one block of 2^j rounds for every bit j that is set in t;
-    D_j is the sum of x over it. Then
+    The rounds 0 … t − 1 are the disjoint union of one block of 2^j rounds for every bit j that is
+    set in t; D_j is the sum of x over it. Then
 
         x_t = a_t·z_t − Σ_{j: bit j of t} g_{tj}·D_j,    [C⁻¹z]_t = s_t·x_t,
 
-    and the block that ends with round t, of level v, has D_v = x_t + Σ_{j<v} D_j. At most ⌈log₂ n⌉ sums
-    are kept, and a round reads as many as t has bits.
+    and the block that ends with round t, of level v, has D_v = x_t + Σ_{j<v} D_j. At most ⌈log₂ n⌉
+    sums are kept, and a round reads as many as t has bits.
 
     Args:
         gain: a, shape (m,), positive; m is the period after which everything starts afresh, or n.
@@ -443,7 +488,9 @@ class BlockSums(StreamingInverse):
 
     @classmethod
     def of_strategy(cls, matrix: ArrayLike) -> BlockSums:
-        """Read a and g from C: a_t = 1/C_tt and g_tj = C_ts/C_tt with s any round of block j before t."""
+        """Read a and g from C: a_t = 1/C_tt and g_tj = C_ts/C_tt with s any round of block j before
+        t.
+        """
         C = np.asarray(matrix, dtype=np.float64)
         t = np.arange(len(C))
         diagonal = np.diagonal(C)
@@ -470,7 +517,9 @@ class BlockSums(StreamingInverse):
     def stamped(self, rounds: int) -> BlockSums:
         """The same m rounds again and again."""
         if self.rounds % self.period:
-            raise ValueError(f"m (period) must divide n={self.rounds} for stamping; got {self.period}.")
+            raise ValueError(
+                f"m (period) must divide n={self.rounds} for stamping; got {self.period}."
+            )
         return replace(self, row_scale=self.row_scale[np.arange(rounds) % self.rounds])
 
     def stream(self) -> Stream:
@@ -487,13 +536,16 @@ class BlockSums(StreamingInverse):
 
 
 def _coefficients(values: ArrayLike, symbol: str, meaning: str, rounds: int) -> NDArray[np.float64]:
-    """A read-only copy of finite coefficients, the same in all rounds (a vector) or a row for each."""
+    """A read-only copy of finite coefficients, the same in all rounds (a vector) or a row for
+    each.
+    """
     matrix = np.array(values, dtype=np.float64)
     if matrix.ndim != 2:
         return frozen_vector(matrix, symbol, meaning)
     if matrix.shape[0] != rounds or not matrix.size:
         raise ValueError(
-            f"{symbol} ({meaning}) must be a vector or have n={rounds} non-empty rows; got {matrix.shape}."
+            f"{symbol} ({meaning}) must be a vector or have n={rounds} non-empty rows; got"
+            f" {matrix.shape}."
         )
     return _finite(matrix, symbol, meaning)
 
@@ -508,13 +560,17 @@ def _block_weights(values: ArrayLike, period: int) -> Array:
     absent = (np.arange(period)[:, None] >> np.arange(weights.shape[1]) & 1) == 0
     if weights[absent].any():
         t, j = np.argwhere(absent & (weights != 0))[0].tolist()
-        raise ValueError(f"g (weights) must be 0 where t has no block; got {weights[t, j]} at t={t}, j={j}.")
+        raise ValueError(
+            f"g (weights) must be 0 where t has no block; got {weights[t, j]} at t={t}, j={j}."
+        )
     return _finite(weights, "g", "weights")
 
 
 def _finite(matrix: Array, symbol: str, meaning: str) -> Array:
     if not np.isfinite(matrix).all():
         t, j = np.argwhere(~np.isfinite(matrix))[0].tolist()
-        raise ValueError(f"{symbol} ({meaning}) must be finite; got {matrix[t, j]} at index ({t}, {j}).")
+        raise ValueError(
+            f"{symbol} ({meaning}) must be finite; got {matrix[t, j]} at index ({t}, {j})."
+        )
     matrix.setflags(write=False)
     return matrix

@@ -1,4 +1,6 @@
-"""The family C = LTT(c)·diag(s)⁻¹, in which every question has an answer in O(n log n) or O(n·p)."""
+"""The family C = LTT(c)·diag(s)⁻¹, in which every question has an answer in O(n log n) or
+O(n·p).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from fedmf.matrices.streaming_inverse import Recurrence, StreamingInverse
 
 _BLOCK_ENTRIES = 4_000_000
 # Lags that are summed one by one; ranges that are.
-_FEW_LAGS, _BLOCK = 256, 128
+_FEW_LAGS = 256
+_BLOCK = 128
 # Any other workload than prefix sums takes an FFT per round.
 _LARGEST_GENERAL = 131_072
 
@@ -88,7 +91,9 @@ class ScaledToeplitz(Factorization):
     def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float64]:
         """The columns of C with these 0-based indices, shape (n, m)."""
         chosen = np.asarray(indices, dtype=np.int64)
-        shifted = sliding_window_view(np.concatenate([np.zeros(self.rounds), self.strategy]), self.rounds)
+        shifted = sliding_window_view(
+            np.concatenate([np.zeros(self.rounds), self.strategy]), self.rounds
+        )
         return (shifted[self.rounds - chosen] / self.scale[chosen, None]).T
 
     def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
@@ -99,7 +104,8 @@ class ScaledToeplitz(Factorization):
 
     def gram_diagonal(self, gap: int) -> Vector:
         """[CᵀC]_{i,i+gap} = Σ_{l < n−gap−i} c_l c_{l+gap} / (s_i s_{i+gap}), shape (n − gap,)."""
-        c, length = self._strategy_band, self.rounds - gap
+        c = self._strategy_band
+        length = self.rounds - gap
         products = np.zeros(length)
         overlap = max(0, c.size - gap)
         products[:overlap] = c[:overlap] * c[gap : gap + overlap]
@@ -110,7 +116,9 @@ class ScaledToeplitz(Factorization):
         return self.scale**2 * np.cumsum(self.correlation**2)
 
     def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖², shape (n,); O(n log n) where s is constant, else O(n²) time and O(n) memory."""
+        """‖(A C⁻¹)_{t,:}‖², shape (n,); O(n log n) where s is constant, else O(n²) time and O(n)
+        memory.
+        """
         if np.all(self.scale == self.scale[0]):
             if (workload == 1.0).all():
                 row = np.cumsum(self.correlation)
@@ -161,7 +169,9 @@ class ColumnScaled(ScaledToeplitz, kind="column-scaled"):
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, ScaledToeplitz):
-            raise ValueError(f"base (column-scaled) must be a Toeplitz type; got {type(self.base).__name__}.")
+            raise ValueError(
+                f"base (column-scaled) must be a Toeplitz type; got {type(self.base).__name__}."
+            )
         factors = column_factors(self.factors, self.base.rounds)
         object.__setattr__(self, "factors", factors)
         object.__setattr__(self, "rounds", factors.size)
@@ -180,7 +190,9 @@ class ColumnScaled(ScaledToeplitz, kind="column-scaled"):
         return self.base.recurrence().rows_scaled(self.factors)
 
     def leading(self, rounds: int) -> ColumnScaled:
-        """The base's leading block with the same first T scales: norms over the *full* horizon are kept."""
+        """The base's leading block with the same first T scales: norms over the *full* horizon are
+        kept.
+        """
         check_leading(rounds, self.rounds)
         base = self.base.leading(rounds)
         assert isinstance(base, ScaledToeplitz)
@@ -192,8 +204,8 @@ def _representable(series: Vector, matrix: str) -> Vector:
     if not (np.abs(series) < 1e140).all():
         at = int(np.flatnonzero(~(np.abs(series) < 1e140))[0])
         raise NotRepresentable(
-            f"{matrix} must stay below 1e140; got overflow at coefficient {at}. "
-            "The inverse of these coefficients grows without bound: use other coefficients or fewer rounds."
+            f"{matrix} must stay below 1e140; got overflow at coefficient {at}. The inverse of"
+            " these coefficients grows without bound: use other coefficients or fewer rounds."
         )
     series.setflags(write=False)
     return series
@@ -334,7 +346,9 @@ class Diagonal(ScaledToeplitz, kind="diagonal"):
 def _first_column(values: Vector, rounds: int, symbol: str) -> Vector:
     vector = frozen_vector(values, symbol, "coefficients")
     if vector.size > check_count(rounds, "n (rounds)"):
-        raise ValueError(f"{symbol} (coefficients) must have at most n={rounds} entries; got {vector.size}.")
+        raise ValueError(
+            f"{symbol} (coefficients) must have at most n={rounds} entries; got {vector.size}."
+        )
     if vector[0] <= 0:
         raise ValueError(f"{symbol}_0 (leading coefficient) must be positive; got {vector[0]}.")
     return vector
@@ -343,9 +357,9 @@ def _first_column(values: Vector, rounds: int, symbol: str) -> Vector:
 def _scaled_query_variances(workload: Vector, correlation: Vector, scale: Vector) -> Vector:
     """‖(A diag(s) LTT(h))_{t,:}‖² for A = LTT(a).
 
-    Prefix sums add one row per round, B_t = B_{t−1} + s_t·(h_t, …, h_0), which costs O(n·q) for few (q)
-    coefficients of h and O(n log n + q log² q) for many; any other workload takes an FFT per column, in
-    blocks.
+    Prefix sums add one row per round, B_t = B_{t−1} + s_t·(h_t, …, h_0), which costs O(n·q) for few
+    (q) coefficients of h and O(n log n + q log² q) for many; any other workload takes an FFT per
+    column, in blocks.
 
     Args:
         workload: a, shape (n,).
@@ -365,14 +379,16 @@ def _scaled_query_variances(workload: Vector, correlation: Vector, scale: Vector
         return _prefix(trimmed(correlation), scale)
     if scale.size > _LARGEST_GENERAL:
         raise ValueError(
-            f"n (rounds) must be at most {_LARGEST_GENERAL} for scaled columns and this workload; got "
-            f"{scale.size}. Use prefix sums, or columns that are not normalised."
+            f"n (rounds) must be at most {_LARGEST_GENERAL} for scaled columns and this workload;"
+            f" got {scale.size}. Use prefix sums, or columns that are not normalised."
         )
     return _general(workload, correlation, scale)
 
 
 def _prefix(h: Vector, scale: Vector) -> Vector:
-    """‖B_t‖² = ‖B_{t−1}‖² + s_t² K_tt + 2 s_t u_t with K = LTT(h)·LTT(h)ᵀ and u_t = Σ_{i<t} s_i K_it."""
+    """‖B_t‖² = ‖B_{t−1}‖² + s_t² K_tt + 2 s_t u_t with K = LTT(h)·LTT(h)ᵀ and u_t = Σ_{i<t} s_i
+    K_it.
+    """
     n = scale.size
     long = min(h.size, n) > _FEW_LAGS and n > _FEW_LAGS
     past = _past(padded(h, n), scale) if long else _past_by_lags(h, scale)
@@ -382,7 +398,8 @@ def _prefix(h: Vector, scale: Vector) -> Vector:
 
 def _past_by_lags(h: Vector, scale: Vector) -> Vector:
     """u from the diagonals of K, which are running sums of products of h."""
-    n, q = scale.size, h.size
+    n = scale.size
+    q = h.size
     past = np.zeros(n)
     for lag in range(1, min(q, n)):
         diagonal = np.cumsum(h[: q - lag] * h[lag:])[: n - lag]
@@ -392,15 +409,17 @@ def _past_by_lags(h: Vector, scale: Vector) -> Vector:
 
 
 def _past(h: Vector, scale: Vector) -> Vector:
-    """u by halving the rounds: what the first half of a range adds to the second is three products of series.
+    """u by halving the rounds: what the first half of a range adds to the second is three products
+    of series.
 
     From K_{i,i+g} = K_{l,l+g} + Σ_{l<m≤i} h_m h_{m+g} follows for the range l ≤ i < M ≤ t < r
 
-        Σ_i s_i K_it = Σ_i s_i K_{l,l+t−i} + Σ_e h_{t−e} G_e,    G_e = Σ_{x≥1} s_{l+e+x} h_{l+x}, l+e+x < M,
+        Σ_i s_i K_it = Σ_i s_i K_{l,l+t−i} + Σ_e h_{t−e} G_e,    G_e = Σ_{x≥1} s_{l+e+x} h_{l+x},
+        l+e+x < M,
 
     and the row of K that the second half needs. Ranges are handled down to a block, which takes the
-    diagonals, or to one in which h is 0 and so K_it = K_{l,l+t−i}: one product. O(n log n + q log² q) for q
-    coefficients of h.
+    diagonals, or to one in which h is 0 and so K_it = K_{l,l+t−i}: one product. O(n log n + q log²
+    q) for q coefficients of h.
     """
     past = np.zeros(scale.size)
     ranges = [(0, scale.size, h[0] * h)]
@@ -418,7 +437,8 @@ def _past(h: Vector, scale: Vector) -> Vector:
             continue
         half = length // 2
         points = fft_size(length)
-        first, whole = np.fft.rfft(own[: half + 1], points), np.fft.rfft(own, points)
+        first = np.fft.rfft(own[: half + 1], points)
+        whole = np.fft.rfft(own, points)
         left = np.fft.rfft(scale[start : start + half], points)
         gained = np.fft.irfft(left * np.fft.rfft(own[:half], points).conj(), points)[:half]
         moved = left * np.fft.rfft(row[:length], points) + np.fft.rfft(gained, points) * whole
@@ -430,7 +450,9 @@ def _past(h: Vector, scale: Vector) -> Vector:
 
 
 def _within(h: Vector, scale: Vector, row: Vector) -> Vector:
-    """Σ_{l ≤ i < t} s_i K_it of a short range from K_{l,l+g}: all diagonals at once, summed over i."""
+    """Σ_{l ≤ i < t} s_i K_it of a short range from K_{l,l+g}: all diagonals at once, summed
+    over i.
+    """
     size = h.size
     padded = np.concatenate([h, np.zeros(size)])
     diagonals = sliding_window_view(padded, size)[:size] * h

@@ -16,7 +16,8 @@ from fedmf.matrices.streaming_inverse import BlockSums, SparseRows
 
 
 class BlockTree(Dense, kind="block-tree"):
-    """The C of a binary tree, of which all is known by how it streams: ⌈log₂ n⌉ sums over dyadic blocks.
+    """The C of a binary tree, of which all is known by how it streams: ⌈log₂ n⌉ sums over dyadic
+    blocks.
 
     Args:
         sums: a_t = 1/C_tt and g_tj = C_ts/C_tt for s in block j before t; without a period.
@@ -36,7 +37,9 @@ class BlockTree(Dense, kind="block-tree"):
             # Rounds of the right half of a block of 2^{j+1} have the left half before them.
             for start in range(0, sums.period - (1 << j), 2 << j):
                 middle = start + (1 << j)
-                C[middle : middle + (1 << j), start:middle] = entries[middle : middle + (1 << j), None]
+                C[middle : middle + (1 << j), start:middle] = entries[
+                    middle : middle + (1 << j), None
+                ]
         super().__init__(C / sums.row_scale)
         for name, value in (("sums", sums), *((name, getattr(sums, name)) for name in self.stored)):
             object.__setattr__(self, name, value)
@@ -77,7 +80,8 @@ class KaryTree(Dense, kind="kary-tree"):
     def __init__(self, arity: int, factors: ArrayLike) -> None:
         s = np.array(factors, dtype=np.float64)
         s = column_factors(s, s.size)
-        C, ones = np.zeros((s.size, s.size)), 1.0 / s
+        C = np.zeros((s.size, s.size))
+        ones = 1.0 / s
         for t, width in enumerate(block_widths(arity, s.size).tolist()):
             C[t, t + 1 - width : t + 1] = ones[t + 1 - width : t + 1]
         super().__init__(C)
@@ -87,20 +91,27 @@ class KaryTree(Dense, kind="kary-tree"):
     @cached_property
     def inverse(self) -> Array:
         """C⁻¹, shape (n, n), of few entries."""
-        rows, inverse = self.recurrence(), np.zeros((self.rounds, self.rounds))
+        rows = self.recurrence()
+        inverse = np.zeros((self.rounds, self.rounds))
         inverse[np.repeat(np.arange(self.rounds), np.diff(rows.first)), rows.inputs] = rows.weights
         inverse *= self.factors[:, None]
         inverse.setflags(write=False)
         return inverse
 
     def recurrence(self) -> SparseRows:
-        """z_t less the draws of the sub-blocks in the rest of its block: below 2 draws on average."""
-        a, inputs = self.arity, []
+        """z_t less the draws of the sub-blocks in the rest of its block: below 2 draws on
+        average.
+        """
+        a = self.arity
+        inputs = []
         for t, width in enumerate(block_widths(a, self.rounds).tolist()):
-            # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for k = 1 … a − 1.
+            # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for k = 1
+            # … a − 1.
             sizes = [a**j for j in range(20) if a**j < width]
             inputs.append([t, *(t - a * size + k * size for size in sizes for k in range(1, a))])
-        return SparseRows.of_lists(inputs, [[1.0] + [-1.0] * (len(row) - 1) for row in inputs], self.factors)
+        return SparseRows.of_lists(
+            inputs, [[1.0] + [-1.0] * (len(row) - 1) for row in inputs], self.factors
+        )
 
     def columns_divided_by(self, factors: Vector) -> KaryTree:
         """The same tree with another s."""

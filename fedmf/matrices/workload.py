@@ -25,15 +25,17 @@ class ToeplitzWorkload:
     Args:
         name: how the command line and statements call it.
         coefficients: a, shape (n,), float64, finite, a_0 ≠ 0.
-        row_weights: r, shape (n,), finite, non-negative, not all zero; None for ones. How much each query
-            counts, or a factor that is part of the release (1/t in a running average).
-        column_weights: η, shape (n,), finite, positive; None for ones. Learning rates: round i enters every
-            later query with factor η_i.
-        factors: a(x) = a_0·Π (1 − ρx^s)^e as a tuple of (ρ, e, s) where such a form is known; it gives
-            fractional powers of the workload in closed form. The caller answers for the agreement.
+        row_weights: r, shape (n,), finite, non-negative, not all zero; None for ones. How much each
+            query counts, or a factor that is part of the release (1/t in a running average).
+        column_weights: η, shape (n,), finite, positive; None for ones. Learning rates: round i
+            enters every later query with factor η_i.
+        factors: a(x) = a_0·Π (1 − ρx^s)^e as a tuple of (ρ, e, s) where such a form is known; it
+            gives fractional powers of the workload in closed form. The caller answers for the
+            agreement.
 
     Raises:
-        ValueError: the coefficients are not a finite vector with a_0 ≠ 0, or weights are out of range.
+        ValueError: the coefficients are not a finite vector with a_0 ≠ 0, or weights are out of
+            range.
 
     >>> prefix(3).materialize()
     array([[1., 0., 0.],
@@ -77,7 +79,8 @@ class ToeplitzWorkload:
         check_leading(rounds, self.rounds)
         if rounds == self.rounds:
             return self
-        rows, columns = self.row_weights, self.column_weights
+        rows = self.row_weights
+        columns = self.column_weights
         return replace(
             self,
             coefficients=self.coefficients[:rounds],
@@ -100,7 +103,8 @@ class ToeplitzWorkload:
 
     @cached_property
     def counted(self) -> Vector:
-        """S_t = Σ_{i ≥ t} r_i², how much w_t counts in ‖LTT(w)‖_F² with these row weights, shape (n,).
+        """S_t = Σ_{i ≥ t} r_i², how much w_t counts in ‖LTT(w)‖_F² with these row weights, shape
+        (n,).
 
         >>> prefix(3).counted
         array([3., 2., 1.])
@@ -130,8 +134,12 @@ class ToeplitzWorkload:
 
 
 def prefix(rounds: int) -> ToeplitzWorkload:
-    """All prefix sums: A is lower triangular with ones, what SGD with a constant learning rate releases."""
-    return ToeplitzWorkload("prefix", np.ones(check_count(rounds, "n (rounds)")), factors=((1.0, -1.0, 1),))
+    """All prefix sums: A is lower triangular with ones, what SGD with a constant learning rate
+    releases.
+    """
+    return ToeplitzWorkload(
+        "prefix", np.ones(check_count(rounds, "n (rounds)")), factors=((1.0, -1.0, 1),)
+    )
 
 
 def exponential(decay: float, rounds: int) -> ToeplitzWorkload:
@@ -170,9 +178,13 @@ def momentum(decay: float, rounds: int, weight_decay: float = 1.0) -> ToeplitzWo
     array([1.  , 1.5 , 1.75])
     """
     if not 0 <= decay < 1:
-        raise ValueError(f"beta (momentum) must be in [0, 1); got {decay}. The velocity would never fade.")
+        raise ValueError(
+            f"beta (momentum) must be in [0, 1); got {decay}. The velocity would never fade."
+        )
     if not 0 < weight_decay <= 1:
-        raise ValueError(f"alpha (weight decay factor) must be in (0, 1]; got {weight_decay}. 1 is none.")
+        raise ValueError(
+            f"alpha (weight decay factor) must be in (0, 1]; got {weight_decay}. 1 is none."
+        )
     n = check_count(rounds, "n (rounds)")
     powers = np.power(decay, np.arange(n), dtype=np.float64)
     if weight_decay == 1.0:
@@ -237,8 +249,10 @@ def weighted(
     array([[1. , 0. ],
            [1. , 0.5]])
     """
-    n, name = workload.rounds, workload.name
-    row, column = workload.row_weights, workload.column_weights
+    n = workload.rounds
+    name = workload.name
+    row = workload.row_weights
+    column = workload.column_weights
     if rows is not None:
         row = _rows(rows, n) * (1.0 if row is None else row)
         name += ",rows"
@@ -249,7 +263,9 @@ def weighted(
 
 
 def _correlate(left: Vector, right: Vector) -> Vector:
-    """Σ_{t ≥ i} left_t·right_{t−i} for every i; exactly where all of the right are one, else by FFT."""
+    """Σ_{t ≥ i} left_t·right_{t−i} for every i; exactly where all of the right are one, else by
+    FFT.
+    """
     n = left.size
     if (right == 1.0).all():
         return np.cumsum(left[::-1])[::-1]
@@ -269,7 +285,9 @@ def _weights(values: ArrayLike, rounds: int, label: str, positive: bool) -> Vect
     low = "positive" if positive else "non-negative and not all zero"
     fit = weights.shape == (rounds,) and bool(np.isfinite(weights).all())
     if not fit or not ((weights > 0).all() if positive else (weights >= 0).all() and weights.any()):
-        shown = f"shape {weights.shape}" if weights.shape != (rounds,) else f"minimum {weights.min()}"
+        shown = (
+            f"shape {weights.shape}" if weights.shape != (rounds,) else f"minimum {weights.min()}"
+        )
         raise ValueError(f"{label} must be n={rounds} finite numbers, {low}; got {shown}.")
     weights.setflags(write=False)
     return weights
@@ -280,7 +298,8 @@ ScheduleKind = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class LearningRateSchedule:
-    """η_t over n rounds: an optional linear warm-up, then constant, or decayed to zero at the horizon.
+    """η_t over n rounds: an optional linear warm-up, then constant, or decayed to zero at the
+    horizon.
 
     Args:
         kind: "constant", "linear" or "cosine".
@@ -300,11 +319,15 @@ class LearningRateSchedule:
     def __post_init__(self) -> None:
         if self.kind not in get_args(ScheduleKind):
             kinds = ", ".join(get_args(ScheduleKind))
-            raise ValueError(f"schedule (of the learning rate) must be one of {kinds}; got {self.kind!r}.")
+            raise ValueError(
+                f"schedule (of the learning rate) must be one of {kinds}; got {self.kind!r}."
+            )
         if not (math.isfinite(self.peak) and self.peak > 0):
             raise ValueError(f"η (learning rate) must be positive and finite; got {self.peak}.")
         if not 0 <= self.warmup < self.rounds:
-            raise ValueError(f"w (warm-up rounds) must lie in 0..{self.rounds - 1}; got {self.warmup}.")
+            raise ValueError(
+                f"w (warm-up rounds) must lie in 0..{self.rounds - 1}; got {self.warmup}."
+            )
 
     def __call__(self, t: int) -> float:
         """η_t for the 0-based round t.
@@ -356,10 +379,11 @@ def decaying(decay: float, rounds: int) -> ToeplitzWorkload:
 def with_schedule(workload: ToeplitzWorkload, schedule: LearningRateSchedule) -> ToeplitzWorkload:
     """Rounds weighted by their learning rates, relative to the largest.
 
-    Exact for the last model where the velocity of round t is multiplied by η_t, and for every model without
-    momentum or with a constant rate: round i enters θ_n with Σ_{t ≥ i} η_t b_{t−i}, b the differences of a,
-    and the weight of column i is that sum over a_{n−1−i} = Σ_{t ≥ i} b_{t−i}. Earlier models see the same
-    weight in place of their own, which differs by the change of η over some 1/(1 − β) rounds.
+    Exact for the last model where the velocity of round t is multiplied by η_t, and for every model
+    without momentum or with a constant rate: round i enters θ_n with Σ_{t ≥ i} η_t b_{t−i}, b the
+    differences of a, and the weight of column i is that sum over a_{n−1−i} = Σ_{t ≥ i} b_{t−i}.
+    Earlier models see the same weight in place of their own, which differs by the change of η over
+    some 1/(1 − β) rounds.
 
     Args:
         workload: A for a constant rate, n rounds.
@@ -392,9 +416,9 @@ def iterates(
 ) -> ToeplitzWorkload:
     """What a server optimizer releases, as far as it is linear in the updates.
 
-    For SGD with momentum it is exact as `with_schedule` says. For an adaptive rule v is taken as fixed and
-    the correction of m for its start is left out. Weight decay w becomes the factor 1 − η̄w with the mean
-    rate η̄.
+    For SGD with momentum it is exact as `with_schedule` says. For an adaptive rule v is taken as
+    fixed and the correction of m for its start is left out. Weight decay w becomes the factor 1 −
+    η̄w with the mean rate η̄.
 
     Args:
         schedule: η over n rounds.
@@ -417,13 +441,15 @@ def parse_workload(text: str, rounds: int) -> ToeplitzWorkload:
     """The workload of a command-line name.
 
     Args:
-        text: ``prefix``, ``average``, ``exponential:β``, ``window:w``, ``momentum:β`` or ``momentum:β:α``
-            with weight decay factor α, or ``nesterov:β``. ``*linear`` or ``*cosine`` behind it, or
-            ``*cosine:20`` with 20 rounds of warm-up, weights the rounds by a learning-rate schedule.
+        text: ``prefix``, ``average``, ``exponential:β``, ``window:w``, ``momentum:β`` or
+            ``momentum:β:α`` with weight decay factor α, or ``nesterov:β``. ``*linear`` or
+            ``*cosine`` behind it, or ``*cosine:20`` with 20 rounds of warm-up, weights the rounds
+            by a learning-rate schedule.
         rounds: n.
 
     Raises:
-        ValueError: the name is unknown, its parameter is missing or unreadable, or a value is out of range.
+        ValueError: the name is unknown, its parameter is missing or unreadable, or a value is out
+            of range.
 
     >>> parse_workload("momentum:0.5", 3).coefficients
     array([1.  , 1.5 , 1.75])
@@ -438,7 +464,9 @@ def parse_workload(text: str, rounds: int) -> ToeplitzWorkload:
         raise ValueError(f"A (workload) must be one of {_FORMS}; got {text!r}. Check the name.")
     counts, read, make = _PARSED[name]
     if len(values) not in counts:
-        raise ValueError(f"A (workload) must be one of {_FORMS}; got {text!r}. Count the values of {name}.")
+        raise ValueError(
+            f"A (workload) must be one of {_FORMS}; got {text!r}. Count the values of {name}."
+        )
     try:
         numbers = [read(value) for value in values]
     except ValueError:
@@ -455,7 +483,10 @@ _PARSED: dict[str, tuple[tuple[int, ...], type, Callable[..., ToeplitzWorkload]]
     "momentum": ((1, 2), float, lambda n, decay, *weight_decay: momentum(decay, n, *weight_decay)),
     "nesterov": ((1,), float, lambda n, decay: nesterov(decay, n)),
 }
-_FORMS = "prefix, exponential:β, window:w, average, momentum:β[:α], nesterov:β, all with *schedule[:warm-up]"
+_FORMS = (
+    "prefix, exponential:β, window:w, average, momentum:β[:α], nesterov:β, all with"
+    " *schedule[:warm-up]"
+)
 
 
 def _parse_schedule(text: str, rounds: int, whole: str) -> LearningRateSchedule:

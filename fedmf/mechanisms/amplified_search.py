@@ -36,10 +36,10 @@ def amplified_mechanism(
 ) -> tuple[Mechanism, AmplifiedNoise]:
     """The mechanism and its noise; bands and the real parameters that are not given are searched.
 
-    Bands are powers of two or the most that the sampling allows, wider or narrower while the error falls.
-    Other integer parameters, and the coefficients of optimised strategies, are chosen as without
-    amplification: for one participation with cyclic Poisson and b-min-sep sampling, for the contract with
-    Balls-in-Bins.
+    Bands are powers of two or the most that the sampling allows, wider or narrower while the error
+    falls. Other integer parameters, and the coefficients of optimised strategies, are chosen as
+    without amplification: for one participation with cyclic Poisson and b-min-sep sampling, for the
+    contract with Balls-in-Bins.
 
     Args:
         choice: of the mechanism, with the parameters that are not to be searched.
@@ -87,7 +87,13 @@ def amplified_mechanism(
         values = {**values, "bands": bands}
     mechanism = choice.fixing(completed(values)).build(contract, workload, objective)
     noise = amplified_noise_of(
-        sampling, mechanism.factorization, participation, epsilon, delta, _ACCURACY, _ACCURATE_SAMPLES
+        sampling,
+        mechanism.factorization,
+        participation,
+        epsilon,
+        delta,
+        _ACCURACY,
+        _ACCURATE_SAMPLES,
     )
     return mechanism, noise
 
@@ -100,7 +106,9 @@ def _best_bands(error: Callable[[int], float], widest: int) -> int:
     for step in (1, -1):
         moved = False
         while 0 <= at + step < len(choices) and (next_error := error(choices[at + step])) < least:
-            at, least, moved = at + step, next_error, True
+            at = at + step
+            least = next_error
+            moved = True
         if moved:
             break
     return choices[at]

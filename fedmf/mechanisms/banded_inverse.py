@@ -1,10 +1,11 @@
-"""BandInvMF: the best C⁻¹ = LTT(h) with p coefficients under (k, b)-min-separation, at its true sensitivity.
+"""BandInvMF: the best C⁻¹ = LTT(h) with p coefficients under (k, b)-min-separation, at its true
+sensitivity.
 
-The search runs over c_1 … c_{p−1}, the first coefficients of C = LTT(1/h): they determine h, and the problem
-is better conditioned in them. First the error times the norm of the earliest columns is minimised. Where
-`earliest_is_worst` certifies that this norm is the sensitivity, that is all. Otherwise c ≥ 0 and "no lag from
-hb on has a larger autocorrelation than the lag hb" become constraints, and any violation left at the end
-is removed by moving towards a non-increasing C.
+The search runs over c_1 … c_{p−1}, the first coefficients of C = LTT(1/h): they determine h, and
+the problem is better conditioned in them. First the error times the norm of the earliest columns is
+minimised. Where `earliest_is_worst` certifies that this norm is the sensitivity, that is all.
+Otherwise c ≥ 0 and "no lag from hb on has a larger autocorrelation than the lag hb" become
+constraints, and any violation left at the end is removed by moving towards a non-increasing C.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from fedmf.participation import Participation
 # L-BFGS starts with a step of this length, short enough not to leave stable C⁻¹.
 _UNIT = 0.02
 _OVERFLOW = 1e100
-_MOST_ROUNDS, _MARGIN = 30, 2e-9
+_MOST_ROUNDS = 30
+_MARGIN = 2e-9
 _FREE_STARTS = (0.5, 0.75, 0.9)
 # Beyond, c is summed as the exponentials that it is made of, and no constraints are kept.
 _LONG = 65_536
@@ -46,7 +48,8 @@ def banded_inverse(
     workload: ToeplitzWorkload | None = None,
     objective: Objective = RMSE,
 ) -> InverseToeplitz:
-    """Minimise the objective over C⁻¹ = LTT(h), h ∈ R^p, h_0 = 1, with the sensitivity under (k, b).
+    """Minimise the objective over C⁻¹ = LTT(h), h ∈ R^p, h_0 = 1, with the sensitivity under (k,
+    b).
 
     Args:
         bands: p, 1 ≤ p ≤ n.
@@ -61,8 +64,8 @@ def banded_inverse(
         ValueError: p is out of range or the workload does not fit.
 
     Guarantees:
-        The earliest pattern is certified to be the worst (`earliest_is_worst`), so the sensitivity is exact.
-        Never worse than `bifr` with the best γ, nor than the identity.
+        The earliest pattern is certified to be the worst (`earliest_is_worst`), so the sensitivity
+        is exact. Never worse than `bifr` with the best γ, nor than the identity.
 
     References:
         Kalinin et al. (2025), "Back to square roots" (banded inverse factorization);
@@ -75,7 +78,8 @@ def banded_inverse(
     workload = prefix(n) if workload is None else workload
     if workload.rounds != n:
         raise ValueError(
-            f"A (workload) must have n={n} rounds; got {workload.rounds}. Both need the same horizon."
+            f"A (workload) must have n={n} rounds; got {workload.rounds}. Both need the same"
+            " horizon."
         )
     if workload.column_weights is not None and n > LARGEST_RATED:
         raise ValueError(
@@ -89,7 +93,8 @@ def banded_inverse(
 
     from fedmf.mechanisms.optimise import optimise
 
-    goal, judge = objective.for_toeplitz(workload), QuickError(participation, workload, objective)
+    goal = objective.for_toeplitz(workload)
+    judge = QuickError(participation, workload, objective)
     losses = [_Loss(participation, goal.queries(workload), order) for order in goal.orders]
     gamma = least_on(lambda g: judge(bifr(g, bands, n)), 0.05, 0.999, 17, 1e-4)
     reference = _tail(gamma, bands)
@@ -105,9 +110,12 @@ def banded_inverse(
     for loss in losses[1:]:
         tail = optimise(loss, tail, tolerance=1e-13, unit=_UNIT)
     if not _certified(tail, participation):
-        k, b = participation.max_participations, participation.min_separation
+        k = participation.max_participations
+        b = participation.min_separation
         forms = (False, True) if min(k, -(-n // b)) * n <= _MOST_PAIRS else (False,)
-        found = [tail] if n > _LONG else [_constrained(losses[-1], reference, pairs) for pairs in forms]
+        found = (
+            [tail] if n > _LONG else [_constrained(losses[-1], reference, pairs) for pairs in forms]
+        )
         tail = min((_certified_blend(x, reference, participation) for x in found), key=value)
     # Users in every round want the identity, which no γ > 0 reaches.
     return InverseToeplitz(_inverse(min((tail, reference, np.zeros(bands - 1)), key=value)), n)
@@ -116,16 +124,19 @@ def banded_inverse(
 def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
     """Minimised over log(1 − ρ) and the first coefficients of 1/g, h = (1 − ρx)·g: the tail of C.
 
-    ρ is the slowest pole of C, which moves ever closer to 1 as n grows: no matter in these coordinates.
+    ρ is the slowest pole of C, which moves ever closer to 1 as n grows: no matter in these
+    coordinates.
     """
     import torch
 
     from fedmf.mechanisms.optimise import optimise, series_reciprocal
 
-    roots, p = np.roots(h), h.size
+    roots = np.roots(h)
+    p = h.size
     slow = float(roots[np.argmax(np.abs(roots))].real)
     g = multiply(h, np.power(slow, np.arange(p), dtype=np.float64), p - 1)
-    one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    zero = torch.zeros(1, dtype=torch.float64)
 
     def inverse(y: Any) -> Any:
         g = series_reciprocal(torch.cat([one, y[1:]]), p - 1)
@@ -137,10 +148,12 @@ def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
 
 
 def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
-    """Augmented Lagrangian of v ≤ 0: −c_t, and R_m(g) − R_m(min(⌊(g−1)/b⌋, m)·b) for g > b and 0 < m < k.
+    """Augmented Lagrangian of v ≤ 0: −c_t, and R_m(g) − R_m(min(⌊(g−1)/b⌋, m)·b) for g > b and 0 <
+    m < k.
 
-    R_m(g) = Σ_{l<n−mb} c_l c_{l+g}: where no lag from jb on has a larger one than jb, for j ≤ m, the pair
-    bound is attained. That is sufficient, and often too much: without ``pairs``, R_0(g) − R_0(⌊g/b⌋·b) alone.
+    R_m(g) = Σ_{l<n−mb} c_l c_{l+g}: where no lag from jb on has a larger one than jb, for j ≤ m,
+    the pair bound is attained. That is sufficient, and often too much: without ``pairs``, R_0(g) −
+    R_0(⌊g/b⌋·b) alone.
 
     References:
         Nocedal & Wright (2006), Algorithm 17.4.
@@ -149,7 +162,9 @@ def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
 
     from fedmf.mechanisms.optimise import optimise
 
-    x, previous, (weight, feasible) = start, np.inf, (1000.0, _MARGIN) if pairs else (10.0, 1e-7)
+    x = start
+    previous = np.inf
+    weight, feasible = (1000.0, _MARGIN) if pairs else (10.0, 1e-7)
     multipliers = torch.zeros_like(loss.violations(torch.tensor(x), pairs))
     for _ in range(_MOST_ROUNDS if pairs else 12):
 
@@ -159,10 +174,12 @@ def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
 
         x = optimise(penalised, x, tolerance=1e-12, evaluations=300, unit=_UNIT)
         values = loss.violations(torch.tensor(x), pairs)
-        multipliers, violation = torch.relu(multipliers + weight * values), float(values.max())
+        multipliers = torch.relu(multipliers + weight * values)
+        violation = float(values.max())
         if violation < feasible:
             break
-        weight, previous = weight * (5.0 if violation > 0.3 * previous else 1.0), violation
+        weight = weight * (5.0 if violation > 0.3 * previous else 1.0)
+        previous = violation
     return x
 
 
@@ -176,10 +193,16 @@ def _inverse(tail: Vector) -> Vector:
 
 
 class _Loss:
-    """log(E·Q) with Q = ‖Σ_{l<k} C_{:,lb}‖², as a function of c_1 … c_{p−1}; infinite where C overflows."""
+    """log(E·Q) with Q = ‖Σ_{l<k} C_{:,lb}‖², as a function of c_1 … c_{p−1}; infinite where C
+    overflows.
+    """
 
-    def __init__(self, participation: Participation, queries: ToeplitzWorkload, order: float) -> None:
-        self._participation, self._queries, self._order = participation, queries, order
+    def __init__(
+        self, participation: Participation, queries: ToeplitzWorkload, order: float
+    ) -> None:
+        self._participation = participation
+        self._queries = queries
+        self._order = order
         self._known: tuple[Any, Any, Any] = None, None, None
 
     def series(self, tail: Any) -> tuple[Any, Any]:
@@ -192,7 +215,11 @@ class _Loss:
         return self._known[1:]
 
     def __call__(self, tail: Any) -> Any:
-        h, c = self.series(tail) if self._participation.rounds <= _LONG else (_head_inverse(tail), None)
+        h, c = (
+            self.series(tail)
+            if self._participation.rounds <= _LONG
+            else (_head_inverse(tail), None)
+        )
         return self.of(h, c)
 
     def of(self, h: Any, c: Any = None) -> Any:
@@ -222,10 +249,13 @@ class _Loss:
         import torch
 
         _, c = self.series(tail)
-        k, b = self._participation.max_participations, self._participation.min_separation
-        n, met = c.numel(), min(k, -(-c.numel() // b))
+        k = self._participation.max_participations
+        b = self._participation.min_separation
+        n = c.numel()
+        met = min(k, -(-c.numel() // b))
         m = torch.arange(1, met)[:, None] if pairs else torch.zeros(1, 1, dtype=torch.int64)
-        lags, size = torch.arange(b, n - 1) // b * b, 1 << (2 * n - 1).bit_length()
+        lags = torch.arange(b, n - 1) // b * b
+        size = 1 << (2 * n - 1).bit_length()
         heads = torch.fft.rfft(c * (torch.arange(n) < n - m * b), size)
         products = torch.fft.irfft(torch.fft.rfft(c, size) * heads.conj(), size)[:, :n]
         excess = products[:, b + 1 :] - products.gather(
@@ -240,14 +270,17 @@ def _head_inverse(tail: Any) -> Any:
 
     from fedmf.mechanisms.optimise import series_reciprocal
 
-    return series_reciprocal(torch.cat([torch.ones(1, dtype=torch.float64), tail]), tail.numel() + 1)
+    return series_reciprocal(
+        torch.cat([torch.ones(1, dtype=torch.float64), tail]), tail.numel() + 1
+    )
 
 
 def _exponentials(h: Any) -> tuple[Any, Any]:
-    """ρ and λ with c_t = Σ_i ρ_i λ_i^t for c = 1/h: partial fractions at the roots of x^{p−1}h(1/x).
+    """ρ and λ with c_t = Σ_i ρ_i λ_i^t for c = 1/h: partial fractions at the roots of
+    x^{p−1}h(1/x).
 
-    A Newton step from each root gives it its derivative. Roots outside the unit circle make the loss
-    infinite.
+    A Newton step from each root gives it its derivative. Roots outside the unit circle make the
+    loss infinite.
     """
     import torch
 
@@ -267,11 +300,16 @@ def _certified(tail: Vector, participation: Participation, positive: bool = Fals
     if not float(np.abs(c).max()) < _OVERFLOW or (positive and float(c.min()) < 0):
         return False
     falling = float(c.min()) >= 0 and bool((np.diff(c) <= 0).all())
-    return falling or earliest_is_worst(c, participation.max_participations, participation.min_separation)
+    return falling or earliest_is_worst(
+        c, participation.max_participations, participation.min_separation
+    )
 
 
-def _certified_blend(constrained: Vector, reference: Vector, participation: Participation) -> Vector:
-    """About the first certified point on the way from `constrained` to `reference`, certified itself.
+def _certified_blend(
+    constrained: Vector, reference: Vector, participation: Participation
+) -> Vector:
+    """About the first certified point on the way from `constrained` to `reference`, certified
+    itself.
 
     Its c ≥ 0, so that the sensitivity is exact with normalised columns as well.
     """

@@ -1,8 +1,9 @@
-"""The optimal p-banded Toeplitz strategy matrix, plain, with normalised columns or for learning rates.
+"""The optimal p-banded Toeplitz strategy matrix, plain, with normalised columns or for learning
+rates.
 
-The loss is log(‖S c‖²·Σ_t S_t w_t²) with w = a/c as power series and S_t = Σ_{i ≥ t} r_i². S c, the sum of
-the columns of the earliest pattern, has the sensitivity as its norm for p ≤ b and for non-negative
-non-increasing c; the other factor is ‖A C⁻¹‖_F² for A = diag(r)·LTT(a).
+The loss is log(‖S c‖²·Σ_t S_t w_t²) with w = a/c as power series and S_t = Σ_{i ≥ t} r_i². S c, the
+sum of the columns of the earliest pattern, has the sensitivity as its norm for p ≤ b and for
+non-negative non-increasing c; the other factor is ‖A C⁻¹‖_F² for A = diag(r)·LTT(a).
 """
 
 from __future__ import annotations
@@ -38,35 +39,49 @@ from fedmf.mechanisms.registry import (
 from fedmf.participation import Participation
 
 _START_EXPONENTS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
-# Up to this horizon every term of the sum is computed; beyond, w has settled when its last p terms are this
-# close to its limit, relative to the largest.
-_SHORT, _SETTLED = 4096, 1e-12
+# Up to this horizon every term of the sum is computed; beyond, w has settled when its last p terms
+# are this close to its limit, relative to the largest.
+_SHORT = 4096
+_SETTLED = 1e-12
 # Beyond p = b the optimiser takes longer; wider bands than this must be asked for.
 _WIDEST_OPTIMIZED = 256
 
 
 class ToeplitzLoss:
-    """The loss as a function of c, the sum over t closed by the limit of w once w has settled (App. I)."""
+    """The loss as a function of c, the sum over t closed by the limit of w once w has settled (App.
+    I).
+    """
 
     def __init__(
         self, bands: int, participation: Participation, queries: ToeplitzWorkload, order: float
     ) -> None:
-        self._participation, self._queries, self._order = participation, queries, order
-        a, n = queries.coefficients, queries.rounds
+        self._participation = participation
+        self._queries = queries
+        self._order = order
+        a = queries.coefficients
+        n = queries.rounds
         self._limit = float(a[-1])
         away = np.flatnonzero(np.abs(a - self._limit) > 1e-15 * np.abs(a).max())
         closes = order == 1.0 and queries.column_weights is None and n > _SHORT
         self.terms = (
-            min(n, max(1024, 4 * bands, 2 * (away[-1] + 1 + bands if away.size else bands))) if closes else n
+            min(n, max(1024, 4 * bands, 2 * (away[-1] + 1 + bands if away.size else bands)))
+            if closes
+            else n
         )
 
     def __call__(self, c: Any) -> Any:
         """The loss of a tensor c, shape (p,)."""
         import torch
 
-        from fedmf.mechanisms.optimise import log_earliest, log_error, series_product, series_reciprocal
+        from fedmf.mechanisms.optimise import (
+            log_earliest,
+            log_error,
+            series_product,
+            series_reciprocal,
+        )
 
-        h, square = series_reciprocal(c, self.terms), log_earliest(c, self._participation)
+        h = series_reciprocal(c, self.terms)
+        square = log_earliest(c, self._participation)
         if self.terms == self._queries.rounds:
             return square + log_error(h, self._queries, self._order)
         w = series_product(torch.tensor(self._queries.coefficients[: self.terms]), h, self.terms)
@@ -75,10 +90,14 @@ class ToeplitzLoss:
         return square + torch.log((torch.tensor(later[: self.terms]) * w * w).sum() + rest)
 
     def settles(self, c: Vector) -> bool:
-        """Whether w has settled for this c; if not, twice as many terms are computed from now on."""
+        """Whether w has settled for this c; if not, twice as many terms are computed from now
+        on.
+        """
         if self.terms == self._queries.rounds:
             return True
-        w = multiply(self._queries.coefficients[: self.terms], reciprocal(c, self.terms), self.terms)
+        w = multiply(
+            self._queries.coefficients[: self.terms], reciprocal(c, self.terms), self.terms
+        )
         away = np.abs(w[-c.size :] - self._limit / c.sum()).max()
         if away <= _SETTLED * np.abs(w).max():
             return True
@@ -96,18 +115,18 @@ def banded_toeplitz(
     """Minimise the objective over C = LTT(c), c ∈ R^p, c_0 = 1.
 
     For p ≤ b all c compete, and columns are orthogonal. For p > b only non-negative
-    non-increasing c do, for which the sensitivity in the loss is exact. The time hardly depends on n once n
-    is many times p: the settled part of the error is summed in closed form. Learning rates count for p ≤ b
-    and n ≤ 4096.
+    non-increasing c do, for which the sensitivity in the loss is exact. The time hardly depends on
+    n once n is many times p: the settled part of the error is summed in closed form. Learning rates
+    count for p ≤ b and n ≤ 4096.
 
     Args:
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
         workload: A with n rounds; prefix sums by default.
-        objective: which error. The largest is the last one where A has no weights; else power means tend to
-            it.
-        start: c to start from, shape (p,), c_0 > 0, with an inverse that does not overflow; by default the
-            best of several banded powers of the workload.
+        objective: which error. The largest is the last one where A has no weights; else power means
+            tend to it.
+        start: c to start from, shape (p,), c_0 > 0, with an inverse that does not overflow; by
+            default the best of several banded powers of the workload.
 
     Returns:
         C with a unit diagonal.
@@ -131,7 +150,8 @@ def banded_toeplitz(
     rated = workload.column_weights is not None
     plain = replace(workload, column_weights=None)
     goal = objective.for_toeplitz(plain)
-    queries, overlapping = goal.queries(plain), bands > participation.min_separation
+    queries = goal.queries(plain)
+    overlapping = bands > participation.min_separation
     starts = [strategy_power(queries, x, bands).coefficients for x in _START_EXPONENTS]
     if overlapping:
         starts = [np.maximum(np.minimum.accumulate(c), 0.0) for c in starts]
@@ -144,7 +164,9 @@ def banded_toeplitz(
         c = _minimised(c, ToeplitzLoss(bands, participation, queries, order), overlapping)
     if rated and not overlapping and n <= LARGEST_RATED:
         for order in objective.orders:
-            c = _minimised(c, ToeplitzLoss(bands, participation, objective.queries(workload), order), False)
+            c = _minimised(
+                c, ToeplitzLoss(bands, participation, objective.queries(workload), order), False
+            )
     return Toeplitz(c, n)
 
 
@@ -161,7 +183,9 @@ def _best(starts: list[Vector], loss: ToeplitzLoss, rounds: int) -> Vector:
 
 
 def _minimised(c: Vector, loss: ToeplitzLoss, overlapping: bool) -> Vector:
-    """Over c_1 … c_{p−1}, or over the steps δ ≥ 0 of c_j = Σ_{l ≥ j} δ_l, of which the scale is free."""
+    """Over c_1 … c_{p−1}, or over the steps δ ≥ 0 of c_j = Σ_{l ≥ j} δ_l, of which the scale is
+    free.
+    """
     import torch
 
     from fedmf.mechanisms.optimise import optimise
@@ -188,11 +212,12 @@ def normalized_banded_toeplitz(
     workload: ToeplitzWorkload | None = None,
     objective: Objective = RMSE,
 ) -> Factorization:
-    """Minimise the objective over LTT(c)·D⁻¹ with D the column norms: c is optimised *as normalised*.
+    """Minimise the objective over LTT(c)·D⁻¹ with D the column norms: c is optimised *as
+    normalised*.
 
-    Normalising the optimum of `banded_toeplitz` is near the best for large n/p and up to 0.5 % off where the
-    last p columns matter. The joint optimisation starts there. It is done for p ≤ b and n ≤ 4096; otherwise
-    the start is returned.
+    Normalising the optimum of `banded_toeplitz` is near the best for large n/p and up to 0.5 % off
+    where the last p columns matter. The joint optimisation starts there. It is done for p ≤ b and n
+    ≤ 4096; otherwise the start is returned.
 
     Args:
         bands: p, 1 ≤ p ≤ n.
@@ -212,7 +237,8 @@ def normalized_banded_toeplitz(
     >>> normalized_banded_toeplitz(2, Participation(8, 1, 8)).gram_diagonal(0).round(12)
     array([1., 1., 1., 1., 1., 1., 1., 1.])
     """
-    n, b = participation.rounds, participation.min_separation
+    n = participation.rounds
+    b = participation.min_separation
     queries = objective.queries(prefix(n) if workload is None else workload)
     start = banded_toeplitz(bands, participation, workload=workload, objective=objective)
     if bands == 1 or bands > b or n > LARGEST_RATED:
@@ -253,7 +279,8 @@ def tapered(C: Toeplitz, lower: int, upper: int) -> Toeplitz:
     """
     if not 0 <= lower < upper:
         raise ValueError(
-            f"b_0 (lower separation) must be at least 0 and below b_hat; got {lower} and {upper}. Swap them?"
+            f"b_0 (lower separation) must be at least 0 and below b_hat; got {lower} and {upper}."
+            " Swap them?"
         )
     i = np.arange(C.coefficients.size)
     return Toeplitz(C.coefficients * np.clip((upper - i) / (upper - lower), 0.0, 1.0), C.rounds)
@@ -269,16 +296,18 @@ _jointly = remembered(normalized_banded_toeplitz, version=4)
 def _optimal_width(request: DesignRequest, values: Values, error: Error) -> float:
     """The optimal error falls with p; stop where it falls by less than 0.1 %.
 
-    With kb ≥ n nothing was gained beyond p = b in any setting tried: only users with few participations
-    leave room for wider bands.
+    With kb ≥ n nothing was gained beyond p = b in any setting tried: only users with few
+    participations leave room for wider bands.
     """
-    contract, best = request.participation, request.separation
+    contract = request.participation
+    best = request.separation
     if contract.max_participations * contract.min_separation >= contract.rounds:
         return best
     lowest = error(best)
     for p in widths(request):
         if best < p <= max(contract.min_separation, _WIDEST_OPTIMIZED):
-            previous, lowest = lowest, min(lowest, error(p))
+            previous = lowest
+            lowest = min(lowest, error(p))
             if lowest > 0.999 * previous:
                 break
             best = p
@@ -286,7 +315,9 @@ def _optimal_width(request: DesignRequest, values: Values, error: Error) -> floa
 
 
 def _tapered(form: Form, request: DesignRequest, lower: int, others: Values) -> Built:
-    """The optimal banded Toeplitz C for separation b with its coefficients from b₀ on tapered to 0 at p."""
+    """The optimal banded Toeplitz C for separation b with its coefficients from b₀ on tapered to 0
+    at p.
+    """
     values, _ = form.family.plain.build(request, others)
     p = int(values["bands"])
     replace(_TAPER, highest=p - 1).checked(lower, form.name, request.rounds)

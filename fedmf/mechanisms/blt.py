@@ -1,9 +1,9 @@
 """The optimal buffered linear Toeplitz (BLT) strategy matrix.
 
-The loss is log(E·Q) as a function of (u, v) with θ_i = 1/(1 + e^{−u_i}) and ω_i = e^{v_i}/(1 + Σ_l e^{v_l}),
-so that Σω < 1 and c is positive and decreasing: the sensitivity is exactly √Q with Q = ‖Σ_{l<k} C_{:,lb}‖².
-C⁻¹ is a sum of exponentials too, so that for prefix sums both factors are sums over a few hundred rounds at
-any horizon.
+The loss is log(E·Q) as a function of (u, v) with θ_i = 1/(1 + e^{−u_i}) and ω_i = e^{v_i}/(1 + Σ_l
+e^{v_l}), so that Σω < 1 and c is positive and decreasing: the sensitivity is exactly √Q with Q =
+‖Σ_{l<k} C_{:,lb}‖². C⁻¹ is a sum of exponentials too, so that for prefix sums both factors are sums
+over a few hundred rounds at any horizon.
 """
 
 from __future__ import annotations
@@ -17,26 +17,41 @@ from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.design_cache import remembered
 from fedmf.mechanisms.objective import RMSE, Objective
-from fedmf.mechanisms.registry import DesignRequest, Family, Free, Parameter, Values, at_once, register
+from fedmf.mechanisms.registry import (
+    DesignRequest,
+    Family,
+    Free,
+    Parameter,
+    Values,
+    at_once,
+    register,
+)
 from fedmf.participation import Participation
 
-_MOST_BUFFERS, _WORTH_A_BUFFER = 5, 1e-3
+_MOST_BUFFERS = 5
+_WORTH_A_BUFFER = 1e-3
 # A buffer may fade so slowly that it is constant: 1 − θ ≥ 1/(10⁹n).
 _SLOWEST = 1e9
 # Decays a further buffer starts from, as fractions of log(separation), and its share of the weight.
-_ADDED_AT, _ADDED_WEIGHT = (0.15, 0.5, 0.9, 1.2), 0.03
+_ADDED_AT = (0.15, 0.5, 0.9, 1.2)
+_ADDED_WEIGHT = 0.03
 # Other workloads than prefix sums take products of whole series.
 _LARGEST_GENERAL = 131_072
 
 
 class _BufferedLoss:
-    def __init__(self, participation: Participation, queries: ToeplitzWorkload, order: float) -> None:
+    def __init__(
+        self, participation: Participation, queries: ToeplitzWorkload, order: float
+    ) -> None:
         import torch
 
         from fedmf.mechanisms.optimise import summation
 
-        self.participation, self._queries, self._order = participation, queries, order
-        n, later = participation.rounds, queries.counted
+        self.participation = participation
+        self._queries = queries
+        self._order = order
+        n = participation.rounds
+        later = queries.counted
         self._t, count = summation(n)
         at = self._t.numpy().astype(np.int64)
         self._counted = count * torch.tensor(later[at])
@@ -45,17 +60,22 @@ class _BufferedLoss:
         self._in_closed_form = prefix_sums and order == 1.0 and even
         if not self._in_closed_form and n > _LARGEST_GENERAL:
             raise ValueError(
-                f"n (rounds) must be at most {_LARGEST_GENERAL} for blt and this workload; got {n}. "
-                "Use prefix sums, bisr or banded-toeplitz."
+                f"n (rounds) must be at most {_LARGEST_GENERAL} for blt and this workload; got {n}."
+                " Use prefix sums, bisr or banded-toeplitz."
             )
 
     def __call__(self, parameters: Any) -> Any:
         import torch
 
-        from fedmf.mechanisms.optimise import log_earliest_exponentials, log_error, series_reciprocal
+        from fedmf.mechanisms.optimise import (
+            log_earliest_exponentials,
+            log_error,
+            series_reciprocal,
+        )
 
         u, v = parameters.chunk(2)
-        theta, omega = torch.sigmoid(u), torch.exp(v) / (1.0 + torch.exp(v).sum())
+        theta = torch.sigmoid(u)
+        omega = torch.exp(v) / (1.0 + torch.exp(v).sum())
         rho = omega / theta
         square = log_earliest_exponentials(1.0 - rho.sum(), rho, theta, self.participation)
         if self._in_closed_form:
@@ -69,8 +89,9 @@ class _BufferedLoss:
     def _running_sums(self, theta: Any, omega: Any) -> Any:
         """w_t = Σ_{j ≤ t} h_j at the rounds of `summation`, from the poles of C⁻¹.
 
-        c(1/y) = g(y) = 1 + Σ_i ω_i/(y − θ_i), so h_j = Σ_i θ̂_i^{j−1}/g′(θ̂_i) with g(θ̂_i) = 0. The θ̂ are
-        the eigenvalues of diag(θ) − √ω√ωᵀ; a Newton step on g gives them their derivatives.
+        c(1/y) = g(y) = 1 + Σ_i ω_i/(y − θ_i), so h_j = Σ_i θ̂_i^{j−1}/g′(θ̂_i) with g(θ̂_i) = 0.
+        The θ̂ are the eigenvalues of diag(θ) − √ω√ωᵀ; a Newton step on g gives them their
+        derivatives.
         """
         import torch
 
@@ -109,8 +130,8 @@ def blt(
 ) -> BufferedToeplitz:
     """Minimise the error over θ and ω with the exact sensitivity under (k, b), from several starts.
 
-    m buffers start from geometric grids of decays and from the best m − 1 buffers with one more added in
-    several places, since there are local minima.
+    m buffers start from geometric grids of decays and from the best m − 1 buffers with one more
+    added in several places, since there are local minima.
 
     Args:
         buffers: m, 1 ≤ m ≤ 10.
@@ -137,7 +158,9 @@ def blt(
 
 
 def blt_with_fewest_buffers(
-    participation: Participation, workload: ToeplitzWorkload | None = None, objective: Objective = RMSE
+    participation: Participation,
+    workload: ToeplitzWorkload | None = None,
+    objective: Objective = RMSE,
 ) -> BufferedToeplitz:
     """The BLT with as many buffers, at most 5, as lower the objective by 0.1 % each.
 
@@ -154,7 +177,9 @@ def _optima(
     objective: Objective,
     worth: float,
 ) -> BufferedToeplitz:
-    """One buffer after the other, until the next is not worth it; the loss is the logarithm of a square."""
+    """One buffer after the other, until the next is not worth it; the loss is the logarithm of a
+    square.
+    """
     import torch
 
     workload = prefix(participation.rounds) if workload is None else workload
@@ -183,7 +208,9 @@ def _optima(
 
 
 def _grids(participation: Participation, buffers: int) -> list[Vector]:
-    """Decays 1 − T^{−x} for even x, with weights in proportion to √(1 − θ) as in sums for j^{−1/2}."""
+    """Decays 1 − T^{−x} for even x, with weights in proportion to √(1 − θ) as in sums for
+    j^{−1/2}.
+    """
     starts = []
     for slowest in {max(participation.min_separation, 4.0), max(participation.rounds / 2.0, 4.0)}:
         rates = slowest ** -np.linspace(1.0, 0.2 if buffers > 1 else 1.0, buffers)
@@ -196,16 +223,21 @@ def _extended(
     fewer: Vector, participation: Participation, weight: float, loss: _BufferedLoss
 ) -> list[Vector]:
     theta, omega = loss.pair(fewer)
-    added, share = weight * (1.0 - omega.sum()), 1.0 - weight
+    added = weight * (1.0 - omega.sum())
+    share = 1.0 - weight
     places = 1.0 - max(participation.min_separation, 4.0) ** -np.array(_ADDED_AT)
-    return [_parameters(np.append(theta, place), np.append(omega * share, added)) for place in places]
+    return [
+        _parameters(np.append(theta, place), np.append(omega * share, added)) for place in places
+    ]
 
 
 def _descended(losses: list[_BufferedLoss], start: Vector) -> Vector:
     from fedmf.mechanisms.optimise import optimise
 
-    m, slowest = start.size // 2, np.log(_SLOWEST * losses[0].participation.rounds)
-    low, high = np.repeat([-5.0, -25.0], m), np.repeat([slowest, 8.0], m)
+    m = start.size // 2
+    slowest = np.log(_SLOWEST * losses[0].participation.rounds)
+    low = np.repeat([-5.0, -25.0], m)
+    high = np.repeat([slowest, 8.0], m)
     for loss in losses:
         start = optimise(loss, start, low, high, evaluations=500)
     return start

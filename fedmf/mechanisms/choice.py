@@ -1,4 +1,6 @@
-"""What stands wherever a mechanism is chosen: a name with parameters, or a factorization of one's own."""
+"""What stands wherever a mechanism is chosen: a name with parameters, or a factorization of one's
+own.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class NamedMechanism:
         params: by symbol, including bands; integers may be given as floats.
 
     Raises:
-        ValueError: an unknown name, a parameter the mechanism does not take, or a value of the wrong type.
+        ValueError: an unknown name, a parameter the mechanism does not take, or a value of the
+            wrong type.
 
     >>> NamedMechanism("bifr", {"bands": 8}).to_dict()
     {'kind': 'bifr', 'bands': 8}
@@ -49,12 +52,15 @@ class NamedMechanism:
     @property
     def free(self) -> tuple[Free, ...]:
         """The parameters that are not given."""
-        return tuple(free for free in form_of(self.kind).family.free if free.symbol not in self.params)
+        return tuple(
+            free for free in form_of(self.kind).family.free if free.symbol not in self.params
+        )
 
     @property
     def effort(self) -> int:
-        """What `build` takes: 0 for a formula, 1 for a search of its parameters, 2 for an optimiser of a few
-        coefficients, 3 for one of all entries of C."""
+        """What `build` takes: 0 for a formula, 1 for a search of its parameters, 2 for an optimiser
+        of a few coefficients, 3 for one of all entries of C.
+        """
         family = form_of(self.kind).family
         return 2 + family.entrywise if family.optimized else min(1, len(self.free))
 
@@ -80,15 +86,17 @@ class NamedMechanism:
 class GivenFactorization:
     """A factorization of one's own, for exactly its number of rounds.
 
-    Only the coefficients that `Factorization.to_dict` writes are kept, as `factorization_from_dict` reads
-    them: sensitivity, error and noise follow from these, whatever else the object says about itself.
+    Only the coefficients that `Factorization.to_dict` writes are kept, as `factorization_from_dict`
+    reads them: sensitivity, error and noise follow from these, whatever else the object says about
+    itself.
 
     Args:
         factorization: C.
         name: by which tables and records call it; not the name of a mechanism.
 
     Raises:
-        ValueError: C is no factorization that can be stored by its coefficients, or the name is taken.
+        ValueError: C is no factorization that can be stored by its coefficients, or the name is
+            taken.
 
     >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> GivenFactorization(Toeplitz([1.0, 0.5], 4)).to_dict()["factorization"]["coefficients"]
@@ -101,7 +109,8 @@ class GivenFactorization:
     def __post_init__(self) -> None:
         if not self.name.isprintable() or not self.name.strip() or self.name in names():
             raise ValueError(
-                f"name (of a given C) must be printable and not the name of a mechanism; got {self.name!r}."
+                "name (of a given C) must be printable and not the name of a mechanism; got"
+                f" {self.name!r}."
             )
         object.__setattr__(self, "factorization", _stored(self.factorization))
 
@@ -124,7 +133,8 @@ class GivenFactorization:
         """The same, if there is nothing to fix."""
         for symbol, value in values.items():
             raise ValueError(
-                f"{symbol} (parameter) must be omitted: {self.name} takes none; got {symbol}={value}."
+                f"{symbol} (parameter) must be omitted: {self.name} takes none; got"
+                f" {symbol}={value}."
             )
         return self
 
@@ -135,11 +145,14 @@ class GivenFactorization:
         objective: Objective = RMSE,
     ) -> Mechanism:
         """C as it was given, whatever the workload and the objective."""
-        for rounds in (participation.rounds, participation.rounds if workload is None else workload.rounds):
+        for rounds in (
+            participation.rounds,
+            participation.rounds if workload is None else workload.rounds,
+        ):
             if rounds != self.factorization.rounds:
                 raise ValueError(
-                    f"n (rounds) must be as for the given C, {self.factorization.rounds}; got {rounds}. "
-                    "Construct C for this number of rounds."
+                    f"n (rounds) must be as for the given C, {self.factorization.rounds}; got"
+                    f" {rounds}. Construct C for this number of rounds."
                 )
         return Mechanism(self.name, {}, self.factorization)
 
@@ -162,14 +175,19 @@ def mechanism_choice_from_dict(description: Mapping[str, Any]) -> MechanismChoic
     NamedMechanism(kind='cgd', params={'lambda': 0.9})
     """
     match dict(description):
-        case {"kind": "given", "name": str(name), "factorization": dict(coefficients), **rest} if not rest:
+        case {
+            "kind": "given",
+            "name": str(name),
+            "factorization": dict(coefficients),
+            **rest,
+        } if not rest:
             return GivenFactorization(factorization_from_dict(coefficients), name)
         case {"kind": str(kind), **params} if kind != _GIVEN:
             return NamedMechanism(kind, params)
         case other:
             raise ValueError(
-                "mechanism must be a kind with its parameters, or given with name and factorization; "
-                f"got {other.get('kind')!r} with {sorted(other)}."
+                "mechanism must be a kind with its parameters, or given with name and"
+                f" factorization; got {other.get('kind')!r} with {sorted(other)}."
             )
 
 
@@ -177,7 +195,9 @@ def _stored(factorization: Factorization) -> Factorization:
     """The factorization that its own description describes, exactly."""
     what = type(factorization).__name__
     if not isinstance(factorization, Factorization):
-        raise ValueError(f"C (factorization) must be a Factorization; got {what}. Wrap it, as in Dense.")
+        raise ValueError(
+            f"C (factorization) must be a Factorization; got {what}. Wrap it, as in Dense."
+        )
     try:
         description = factorization.to_dict()
         stored = factorization_from_dict(description)
@@ -189,7 +209,7 @@ def _stored(factorization: Factorization) -> Factorization:
         ) from refusal
     if not exact:
         raise ValueError(
-            f"C (factorization) must be one that its to_dict describes exactly; got {what}, which differs "
-            "once it is read back. Give its coefficients as Toeplitz, Banded or Dense."
+            f"C (factorization) must be one that its to_dict describes exactly; got {what}, which"
+            " differs once it is read back. Give its coefficients as Toeplitz, Banded or Dense."
         )
     return stored

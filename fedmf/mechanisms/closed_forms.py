@@ -1,7 +1,9 @@
-"""Factorizations known in closed form: truncated fractional powers of a workload's series and of its inverse.
+"""Factorizations known in closed form: truncated fractional powers of a workload's series and of
+its inverse.
 
-For a Toeplitz workload a(x) = Σ a_j x^j, and (1 − x)^{−1} for prefix sums, C is a power of a(x)/a_0 cut after
-p terms, or C⁻¹ one of a_0/a(x). Row weights do not enter, except in the diagonal; column weights neither.
+For a Toeplitz workload a(x) = Σ a_j x^j, and (1 − x)^{−1} for prefix sums, C is a power of a(x)/a_0
+cut after p terms, or C⁻¹ one of a_0/a(x). Row weights do not enter, except in the diagonal; column
+weights neither.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def strategy_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> Toep
         ValueError: γ or p is out of range.
 
     References:
-        Kalinin & Lampert (2024), "Banded Square Root Matrix Factorization"; "Beyond Square Roots" (2026).
+        Kalinin & Lampert (2024), "Banded Square Root Matrix Factorization"; "Beyond Square Roots"
+        (2026).
 
     >>> strategy_power(prefix(3), 0.5, 2).strategy
     array([1. , 0.5, 0. ])
@@ -91,7 +94,8 @@ def inverse_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> Inver
 def square_root(rounds: int) -> InverseToeplitz:
     """C = LTT((1 − x)^{−1/2}), the square root of the prefix workload.
 
-    Streamed through C⁻¹ = LTT((1 − x)^{1/2}), which keeps no vectors and draws all past noise again.
+    Streamed through C⁻¹ = LTT((1 − x)^{1/2}), which keeps no vectors and draws all past noise
+    again.
 
     References:
         Fichtenberger, Henzinger & Upadhyay (2023), "Constant Matters".
@@ -117,7 +121,8 @@ def bisr(bands: int, rounds: int) -> InverseToeplitz:
 
 
 def bifr(gamma: float, bands: int, rounds: int) -> InverseToeplitz:
-    """γ-BIFR of prefix sums: C⁻¹ has the first p coefficients of (1 − x)^γ; p = 2 is DP-λCGD with λ = γ.
+    """γ-BIFR of prefix sums: C⁻¹ has the first p coefficients of (1 − x)^γ; p = 2 is DP-λCGD with λ
+    = γ.
 
     >>> bifr(0.9, 2, 3).correlation
     array([ 1. , -0.9,  0. ])
@@ -137,11 +142,12 @@ def bfr(gamma: float, bands: int, rounds: int) -> Toeplitz:
 def rated_power(
     workload: ToeplitzWorkload, gamma: float, bands: int, alpha: float
 ) -> Toeplitz | ColumnScaled:
-    """C = `strategy_power` with column j multiplied by (η_j/η_0)^α: γ-BFR that knows the learning rates η.
+    """C = `strategy_power` with column j multiplied by (η_j/η_0)^α: γ-BFR that knows the learning
+    rates η.
 
-    A round with a smaller weight gets more noise, for a smaller sensitivity. α = 1 leaves the error of A
-    without rates, α = 0 is γ-BFR; for k = n, b = 1 the best diagonal has about α = ½. For falling rates its
-    worst pattern is the earliest, as for γ-BFR (docs/theory/mechanisms.md).
+    A round with a smaller weight gets more noise, for a smaller sensitivity. α = 1 leaves the error
+    of A without rates, α = 0 is γ-BFR; for k = n, b = 1 the best diagonal has about α = ½. For
+    falling rates its worst pattern is the earliest, as for γ-BFR (docs/theory/mechanisms.md).
 
     Args:
         workload: A of n rounds with learning rates; without them α has no effect.
@@ -156,7 +162,8 @@ def rated_power(
     >>> rated_power(parse_workload("prefix*linear", 4), 0.5, 2, 1.0).materialize().diagonal()
     array([1.  , 0.75, 0.5 , 0.25])
     """
-    plain, rates = strategy_power(workload, gamma, bands), workload.column_weights
+    plain = strategy_power(workload, gamma, bands)
+    rates = workload.column_weights
     if rates is None or alpha == 0.0:
         return plain
     return plain.columns_divided_by((rates / rates[0]) ** -alpha)
@@ -192,7 +199,9 @@ def damped_root(workload: ToeplitzWorkload, nu: float) -> InverseToeplitz:
         ValueError: ν is outside (0, 1].
     """
     if not 0 < nu <= 1:
-        raise ValueError(f"nu (damping) must be in (0, 1]; got {nu}. The limit nu = 0 is square-root.")
+        raise ValueError(
+            f"nu (damping) must be in (0, 1]; got {nu}. The limit nu = 0 is square-root."
+        )
     n = workload.rounds
     return InverseToeplitz(power_series(workload, -0.5, n) * (1.0 - nu) ** np.arange(n), n)
 
@@ -235,10 +244,11 @@ def one_parameter(shift: float, bands: int, rounds: int) -> Toeplitz:
 def shifted_root(workload: ToeplitzWorkload, shift: float, bands: int) -> Toeplitz:
     """C ∝ the first p coefficients of the square root of the workload, each plus c; unit diagonal.
 
-    The best family with one free parameter of those tried, from p = 16 on. For prefix sums in 13 settings
-    (n = 500 … 10⁵, k = 1 … 100, p = 4 … 500 ≤ b) its RMSE with the best c is 0.14 % above the optimal banded
-    Toeplitz matrix on average and 0.71 % at most; 1/i + c is 1.75 % above (8.1 % at most, but up to 0.04 %
-    better at p = 4 and 8), γ-BFR 0.39 % (1.4 %), (1 + cj)^{−1/2} 1.43 % (5.2 %), (1 + j)^{−c} 1.52 % (3.6 %).
+    The best family with one free parameter of those tried, from p = 16 on. For prefix sums in 13
+    settings (n = 500 … 10⁵, k = 1 … 100, p = 4 … 500 ≤ b) its RMSE with the best c is 0.14 % above
+    the optimal banded Toeplitz matrix on average and 0.71 % at most; 1/i + c is 1.75 % above (8.1 %
+    at most, but up to 0.04 % better at p = 4 and 8), γ-BFR 0.39 % (1.4 %), (1 + cj)^{−1/2} 1.43 %
+    (5.2 %), (1 + j)^{−c} 1.52 % (3.6 %).
 
     Args:
         workload: A of n rounds.
@@ -255,7 +265,8 @@ def shifted_root(workload: ToeplitzWorkload, shift: float, bands: int) -> Toepli
 
 
 def workload_diagonal(workload: ToeplitzWorkload) -> Diagonal:
-    """C = diag(α_t^{1/4}), α = diag(AᵀA): the best independent noise if k = n and b = 1 (Cauchy–Schwarz).
+    """C = diag(α_t^{1/4}), α = diag(AᵀA): the best independent noise if k = n and b = 1
+    (Cauchy–Schwarz).
 
     Rounds that enter no query (α_t = 0) get the least positive entry.
     """
@@ -273,13 +284,16 @@ def _checked_power(workload: ToeplitzWorkload, gamma: float, sign: float, bands:
 def _shifted(coefficients: Vector, shift: float) -> Vector:
     if not -1 < shift < math.inf:
         raise ValueError(
-            f"c (shift) must be finite and above -1; got {shift}. The diagonal 1 + c must be positive."
+            f"c (shift) must be finite and above -1; got {shift}. The diagonal 1 + c must be"
+            " positive."
         )
     return (coefficients + shift) / (1.0 + shift)
 
 
 def _free_shift(reach: float) -> Free:
-    """The interesting scale of c is where the last of p coefficients of order p^{−reach} vanishes."""
+    """The interesting scale of c is where the last of p coefficients of order p^{−reach}
+    vanishes.
+    """
     return Free(
         Parameter("c", "shift added to every coefficient"),
         best_on_interval(
@@ -296,7 +310,8 @@ def _rate_power(request: DesignRequest, values: Values, error: Error) -> float:
 
 
 _FREE_GAMMA = Free(
-    Parameter("gamma", "exponent of the workload"), best_on_interval(lambda n, p: (0.01, 1.0), lambda u, p: u)
+    Parameter("gamma", "exponent of the workload"),
+    best_on_interval(lambda n, p: (0.01, 1.0), lambda u, p: u),
 )
 _FREE_ALPHA = Free(Parameter("alpha", "power of the learning rates in the columns"), _rate_power)
 _FREE_LAMBDA = Free(
@@ -314,7 +329,9 @@ def _power(request: DesignRequest, values: Values) -> Factorization:
 
 
 def _inverse(request: DesignRequest, values: Values) -> Factorization:
-    return inverse_power(request.workload, values.get("gamma", 0.5), values.get("bands", request.rounds))
+    return inverse_power(
+        request.workload, values.get("gamma", 0.5), values.get("bands", request.rounds)
+    )
 
 
 register(
@@ -328,7 +345,10 @@ register(
     Family("square-root", "the square root of the workload", _inverse),
     Family("bsr", "the first p coefficients of the square root", _power, (FREE_BANDS,)),
     Family(
-        "bisr", "the first p coefficients of the inverse square root, as an inverse", _inverse, (FREE_BANDS,)
+        "bisr",
+        "the first p coefficients of the inverse square root, as an inverse",
+        _inverse,
+        (FREE_BANDS,),
     ),
     Family("bifr", "bisr with another exponent than 1/2", _inverse, (FREE_BANDS, _FREE_GAMMA)),
     Family("bfr", "bsr with another exponent than 1/2", _power, (FREE_BANDS, _FREE_GAMMA)),
@@ -348,7 +368,10 @@ register(
         also=("lambda-cgd",),
     ),
     Family(
-        "nu-ftrl", "the square root, damped", lambda ask, v: damped_root(ask.workload, v["nu"]), (_FREE_NU,)
+        "nu-ftrl",
+        "the square root, damped",
+        lambda ask, v: damped_root(ask.workload, v["nu"]),
+        (_FREE_NU,),
     ),
     Family(
         "one-parameter",

@@ -1,7 +1,8 @@
 """Dense strategy matrices: the optimum for k = 1, a local one for k > 1; and the best diagonal one.
 
-The largest error goes by duality. For weights π of mean error and one participation the least squared error
-is ‖Π^{½} A V^{½}‖_*² at the best v (Σπ = Σv = 1), and the largest error is at least any weighted one, so that
+The largest error goes by duality. For weights π of mean error and one participation the least
+squared error is ‖Π^{½} A V^{½}‖_*² at the best v (Σπ = Σv = 1), and the largest error is at least
+any weighted one, so that
 
     min_C max_t ‖(A C⁻¹)_{t,:}‖² · max_j ‖C_{:,j}‖²  ≥  ‖Π^{½} A V^{½}‖_*²      for all π and v,
 
@@ -29,7 +30,8 @@ from fedmf.mechanisms.registry import DesignRequest, Family, Values, register
 from fedmf.participation import Participation
 
 LARGEST_OPTIMIZED = 2048
-_MOST_ITERATIONS, _GAP = 200, 1e-9
+_MOST_ITERATIONS = 200
+_GAP = 1e-9
 # (β, ε) of `refined`, from smooth to sharp, and the order of the power mean for the largest error.
 _STAGES = (
     (60.0, 1e-2, 32.0),
@@ -43,15 +45,17 @@ _MOST_PAIRS = 2_000_000
 
 
 def dense(
-    participation: Participation, workload: ToeplitzWorkload | None = None, objective: Objective = RMSE
+    participation: Participation,
+    workload: ToeplitzWorkload | None = None,
+    objective: Objective = RMSE,
 ) -> Dense:
     """Minimise the objective over all C.
 
-    The error depends on X = CᵀC alone, as tr(AᵀA X⁻¹), and the constraint max_π Σ_{i,j∈π} |X_ij| ≤ 1 is
-    convex in X. For k = 1 it says X_ii ≤ 1 and a fixed point gives the optimum (for the dual problem, the
-    largest error). For k > 1 the search starts from the optimal b-banded C with falling column norms, on
-    which separated columns are orthogonal, and lets them overlap where that pays and patterns are few
-    (`refined`).
+    The error depends on X = CᵀC alone, as tr(AᵀA X⁻¹), and the constraint max_π Σ_{i,j∈π} |X_ij| ≤
+    1 is convex in X. For k = 1 it says X_ii ≤ 1 and a fixed point gives the optimum (for the dual
+    problem, the largest error). For k > 1 the search starts from the optimal b-banded C with
+    falling column norms, on which separated columns are orthogonal, and lets them overlap where
+    that pays and patterns are few (`refined`).
 
     Args:
         participation: (n, k, b), n ≤ 2048.
@@ -65,9 +69,10 @@ def dense(
         ValueError: n > 2048, or the objective leaves queries out.
 
     Guarantees:
-        For k = 1 the squared error is within 1e-6 (relative) of the optimum; the largest one within 1e-6 for
-        prefix sums and within 2e-3 in all settings tried, where some queries cannot be made equal. For k >
-        1 the error with the stated sensitivity does not exceed the error of the b-banded C.
+        For k = 1 the squared error is within 1e-6 (relative) of the optimum; the largest one within
+        1e-6 for prefix sums and within 2e-3 in all settings tried, where some queries cannot be
+        made equal. For k > 1 the error with the stated sensitivity does not exceed the error of the
+        b-banded C.
 
     References:
         Denisov et al. (2022); Choquette-Choo et al. (2023), "Multi-Epoch Matrix Factorization";
@@ -77,7 +82,9 @@ def dense(
     array([[0.9242, 0.    ],
            [0.382 , 1.    ]])
     """
-    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    n = participation.rounds
+    k = participation.max_participations
+    b = participation.min_separation
     if n > LARGEST_OPTIMIZED:
         raise ValueError(
             f"n (rounds) must be at most {LARGEST_OPTIMIZED} for dense; got {n}. "
@@ -105,36 +112,40 @@ def single_participation_gram(square: Array, start: Vector) -> Array:
     """The X with X_ii = 1 that minimises tr(W X⁻¹), for W = AᵀA.
 
     With multipliers v of X_ii ≤ 1 and R = (V^{½} W V^{½})^{½}, the minimiser of the Lagrangian is
-    X = V^{−½} R V^{−½} and the dual value is 2·tr R − Σv. At the optimum v = diag R =: r. The fixed-point
-    iteration v ← r converges linearly; v ← r³/v² takes a third of its steps. It ends when the value of X
-    rescaled to a unit diagonal is within 1e-9 (relative) of the dual one, or after 200 steps.
+    X = V^{−½} R V^{−½} and the dual value is 2·tr R − Σv. At the optimum v = diag R =: r. The
+    fixed-point iteration v ← r converges linearly; v ← r³/v² takes a third of its steps. It ends
+    when the value of X rescaled to a unit diagonal is within 1e-9 (relative) of the dual one, or
+    after 200 steps.
 
     Args:
         square: W, symmetric and positive definite, shape (n, n).
         start: v, shape (n,).
 
     References:
-        Denisov et al. (2022), "Improved Differential Privacy for SGD via Optimal Private Linear Operators on
-        Adaptive Streams", Theorem 3.2.
+        Denisov et al. (2022), "Improved Differential Privacy for SGD via Optimal Private Linear
+        Operators on Adaptive Streams", Theorem 3.2.
 
     >>> single_participation_gram(np.diag([4.0, 1.0]), np.ones(2))
     array([[1., 0.],
            [0., 1.]])
     """
     v = start
-    best, smallest = np.eye(len(v)), np.inf
+    best = np.eye(len(v))
+    smallest = np.inf
     for _ in range(_MOST_ITERATIONS):
         half = np.sqrt(v)
         values, vectors = np.linalg.eigh(half[:, None] * square * half)
         roots = np.sqrt(np.maximum(values, values[-1] * 1e-300))
         root = (vectors * roots) @ vectors.T
         diagonal = np.diagonal(root).copy()
-        # X has the diagonal r/v. Divided by its square roots on both sides it is feasible, with this error.
+        # X has the diagonal r/v. Divided by its square roots on both sides it is feasible, with
+        # this error.
         right = (np.sqrt(diagonal / v) * half)[:, None] * vectors
         error = float(np.einsum("ij,ij->j", right, square @ right) @ (1.0 / roots))
         if error < smallest:
             norms = np.sqrt(diagonal)
-            best, smallest = root / np.outer(norms, norms), error
+            best = root / np.outer(norms, norms)
+            smallest = error
         # Scaled to its best multiple, v has the dual value (Σr)²/Σv.
         if smallest - diagonal.sum() ** 2 / v.sum() <= _GAP * smallest:
             break
@@ -155,7 +166,9 @@ def _worst_weights(queries: Array) -> tuple[Vector, Vector]:
         pi, v = (torch.softmax(part, 0) for part in x.chunk(2))
         gram = torch.sqrt(v)[:, None] * (A.T @ (pi[:, None] * A)) * torch.sqrt(v)
         values = torch.linalg.eigvalsh(gram)
-        return -2.0 * torch.log(torch.sqrt(values.clamp(min=float(values.detach()[-1]) * 1e-30)).sum())
+        return -2.0 * torch.log(
+            torch.sqrt(values.clamp(min=float(values.detach()[-1]) * 1e-30)).sum()
+        )
 
     pi, v = np.split(optimise(loss, np.zeros(2 * len(queries)), evaluations=300), 2)
     return _softmax(pi), _softmax(v)
@@ -167,12 +180,16 @@ def _softmax(x: Vector) -> Vector:
 
 
 def refined(
-    start: Array, queries: ToeplitzWorkload, participation: Participation, objective: Objective = RMSE
+    start: Array,
+    queries: ToeplitzWorkload,
+    participation: Participation,
+    objective: Objective = RMSE,
 ) -> Array:
-    """A lower-triangular C near the start with a smaller error, a local optimum without a certificate.
+    """A lower-triangular C near the start with a smaller error, a local optimum without a
+    certificate.
 
-    Minimises log ‖A C⁻¹‖_F² + log (Σ_π q_π^β)^{1/β} with q_π = Σ_{i,j∈π} sqrt(X_ij² + ε²), which is above the
-    logarithm of the squared error and falls to it as β → ∞ and ε → 0.
+    Minimises log ‖A C⁻¹‖_F² + log (Σ_π q_π^β)^{1/β} with q_π = Σ_{i,j∈π} sqrt(X_ij² + ε²), which is
+    above the logarithm of the squared error and falls to it as β → ∞ and ε → 0.
 
     Args:
         start: C, shape (n, n), lower triangular.
@@ -187,8 +204,11 @@ def refined(
 
     from fedmf.mechanisms.optimise import log_mean, optimise
 
-    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
-    lower, A = np.tril_indices(n), torch.tensor(replace(queries, row_weights=None).materialize())
+    n = participation.rounds
+    k = participation.max_participations
+    b = participation.min_separation
+    lower = np.tril_indices(n)
+    A = torch.tensor(replace(queries, row_weights=None).materialize())
     patterns = torch.tensor(_all_patterns(n, k, b))
     places = (patterns[:, :, None] * (n + 1) + patterns[:, None, :]).reshape(len(patterns), -1)
     at = tuple(torch.tensor(index) for index in lower)
@@ -200,12 +220,16 @@ def refined(
         variances = (torch.linalg.solve_triangular(C, A, upper=False, left=False) ** 2).sum(1)
         sizes = torch.nn.functional.pad(torch.sqrt((C.T @ C) ** 2 + epsilon**2), (0, 1, 0, 1))
         sums = torch.take(sizes, places).sum(1)
-        return log_mean(variances, queries, order) + torch.logsumexp(beta * torch.log(sums), 0) / beta
+        return (
+            log_mean(variances, queries, order) + torch.logsumexp(beta * torch.log(sums), 0) / beta
+        )
 
     x = start[lower] / np.sqrt(np.einsum("ij,ij->j", start, start).max())
     for beta, epsilon, order in _STAGES:
         smoothing = beta, epsilon, order if objective.kind == "max" else 1.0
-        x = optimise(lambda x, s=smoothing: loss(x, *s), x, evaluations=evaluations, tolerance=1e-12)
+        x = optimise(
+            lambda x, s=smoothing: loss(x, *s), x, evaluations=evaluations, tolerance=1e-12
+        )
     matrix = np.zeros((n, n))
     matrix[lower] = x
     return matrix * np.sign(np.diagonal(matrix))[:, None]
@@ -223,9 +247,9 @@ def _all_patterns(n: int, k: int, b: int) -> NDArray[np.int64]:
 def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Diagonal:
     """The diagonal C of least error for users in every round (k = n, b = 1).
 
-    The squared error of d is Σ_i S_i/d_i²·Σ_i d_i² with S_i = Σ_t π_t A_ti², least at (Σ_i √S_i)². For the
-    largest error π are the weights for which that is largest: a saddle point, since the squared error of d is
-    convex in 1/d² and linear in the weights.
+    The squared error of d is Σ_i S_i/d_i²·Σ_i d_i² with S_i = Σ_t π_t A_ti², least at (Σ_i √S_i)².
+    For the largest error π are the weights for which that is largest: a saddle point, since the
+    squared error of d is convex in 1/d² and linear in the weights.
 
     Args:
         workload: A.
@@ -242,12 +266,12 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
 
         from fedmf.mechanisms.optimise import optimise, series_product
 
-        n, rows, rates = queries.rounds, queries.row_weights, queries.column_weights
+        n = queries.rounds
+        rows = queries.row_weights
+        rates = queries.column_weights
         counted = torch.tensor(np.ones(n) if rows is None else rows**2)
-        squares, scale = (
-            torch.tensor(queries.coefficients**2),
-            torch.tensor(np.ones(n) if rates is None else rates),
-        )
+        squares = torch.tensor(queries.coefficients**2)
+        scale = torch.tensor(np.ones(n) if rates is None else rates)
 
         def loss(x: Any) -> Any:
             sums = series_product(squares, (torch.softmax(x, 0) * counted).flip(0), n).flip(0)
@@ -262,7 +286,9 @@ _dense = remembered(dense, version=5)
 
 
 def _of_equal_norms(ask: DesignRequest, values: Values) -> Factorization:
-    """The better of `dense` with its columns normalised and the optimal b-banded C of equal norms."""
+    """The better of `dense` with its columns normalised and the optimal b-banded C of equal
+    norms.
+    """
     candidates = [normalized(_dense(*ask.target))]
     if ask.participation.max_participations > 1:
         candidates.append(Dense(remembered_banded(ask.separation, *ask.target, True).materialize()))

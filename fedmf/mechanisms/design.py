@@ -36,7 +36,8 @@ _NEGLIGIBLE: Final = 0.05
 # A coordinate of one round on one 2.5 GHz core, measured with simulations/benchmarks/noise.py.
 _NANOSECONDS_PER_DRAW: Final = 10.0
 _NANOSECONDS_PER_STORED: Final = 2.0
-# What decides how many vectors are kept, and by how much it may exceed their number: p bands keep p − 1.
+# What decides how many vectors are kept, and by how much it may exceed their number: p bands keep p
+# − 1.
 _SIZES: Final = {"bands": 1, "buffers": 0}
 # What a product and a quotient may have rounded up.
 _DOWN: Final = 1 - 2.0**-50
@@ -74,42 +75,46 @@ def design(
         bands: p, for mechanisms that have bands.
         params: parameters by symbol; parameters that are not given are optimised.
         workload: see `parse_workload`: "prefix", "momentum:β", "prefix*linear", …
-        memory_vectors: largest number of d-vectors kept between rounds. A mechanism that needs more gets
-            fewer bands or buffers if it has any, and is otherwise left out.
+        memory_vectors: largest number of d-vectors kept between rounds. A mechanism that needs more
+            gets fewer bands or buffers if it has any, and is otherwise left out.
         progress: called with each name before its row is computed, or afterwards if another process
             computes it.
-        sampling: how users are sampled: "none", "cyclic-poisson", "balls-in-bins" or "b-min-sep". The last
-            three need a budget; bands and real parameters are optimised for the amplified error, and a row
-            takes seconds to minutes.
-        arrived: called with each row as soon as it is computed: closed forms, then searches, then optimisers.
-        processes: how many may compute rows of optimisers (of searches too at long horizons) at a time. Each
-            is a new interpreter, so that a script needs its ``if __name__ == "__main__"``; None for one a
-            core.
-        objective: the error that parameters and coefficients minimise and rows are sorted by: "rmse", "max",
-            "last" or "weights:w1,w2,…" (`Objective`).
-        noise_multiplier: S > 0 in place of ε: the standard deviation of z per unit clip norm, as deployments
-            state it. Each row then says which ε this noise gives at δ.
+        sampling: how users are sampled: "none", "cyclic-poisson", "balls-in-bins" or "b-min-sep".
+            The last three need a budget; bands and real parameters are optimised for the amplified
+            error, and a row takes seconds to minutes.
+        arrived: called with each row as soon as it is computed: closed forms, then searches, then
+            optimisers.
+        processes: how many may compute rows of optimisers (of searches too at long horizons) at a
+            time. Each is a new interpreter, so that a script needs its ``if __name__ ==
+            "__main__"``; None for one a core.
+        objective: the error that parameters and coefficients minimise and rows are sorted by:
+            "rmse", "max", "last" or "weights:w1,w2,…" (`Objective`).
+        noise_multiplier: S > 0 in place of ε: the standard deviation of z per unit clip norm, as
+            deployments state it. Each row then says which ε this noise gives at δ.
         all_mechanisms: without names, compare every mechanism that takes seconds at the horizon.
 
     Returns:
-        Dicts with mechanism, params, sensitivity, sensitivity_kind, sensitivity_case, rmse, max_se, objective
-        (by name), objective_error, noise_multiplier, epsilon, delta, adjacency, workload, rounds,
-        max_participations, min_separation, memory_vectors (past outputs kept while training, in model-sized
-        vectors), regenerated_vectors (past noise drawn again in a round, at most) and
-        nanoseconds_per_coordinate: what a round of noise costs on one core on average, estimated as 10 ns a
+        Dicts with mechanism, params, sensitivity, sensitivity_kind, sensitivity_case, rmse, max_se,
+        objective (by name), objective_error, noise_multiplier, epsilon, delta, adjacency, workload,
+        rounds, max_participations, min_separation, memory_vectors (past outputs kept while
+        training, in model-sized vectors), regenerated_vectors (past noise drawn again in a round,
+        at most) and
+        nanoseconds_per_coordinate: what a round of noise costs on one core on average, estimated as
+            10 ns a
         draw (the fresh one and the regenerated ones) and 2 ns a stored vector.
 
-        noise_std is the standard deviation of z per unit clip norm and noise_std_error its standard error, 0
-        unless the accountant is a Monte Carlo one; sampling is the assumption.
+        noise_std is the standard deviation of z per unit clip norm and noise_std_error its standard
+        error, 0 unless the accountant is a Monte Carlo one; sampling is the assumption.
 
-        ``noise_multiplier`` is σ for sensitivity 1, the same under either adjacency. The z in the released
-        sum have standard deviation ζ·σ·sensitivity·f with f = 1 for zero-out and f = 2 for replace-one; the
-        errors are for ζ = 1 and include σ (if a budget is given), the sensitivity and f.
+        ``noise_multiplier`` is σ for sensitivity 1, the same under either adjacency. The z in the
+        released sum have standard deviation ζ·σ·sensitivity·f with f = 1 for zero-out and f = 2 for
+        replace-one; the errors are for ζ = 1 and include σ (if a budget is given), the sensitivity
+        and f.
 
     Raises:
-        ValueError: only one of ε and δ is given, or S without δ or together with ε, a name or parameter is
-            unknown, a value is out of range, a mechanism that was asked for cannot be built for this horizon
-            or within the memory.
+        ValueError: only one of ε and δ is given, or S without δ or together with ε, a name or
+            parameter is unknown, a value is out of range, a mechanism that was asked for cannot be
+            built for this horizon or within the memory.
 
     >>> row, = design(Participation(3900, 10, 390), ["cgd"], 8.0, 1e-5, params={"lambda": 0.975})
     >>> round(row["rmse"], 2), row["sensitivity_kind"], row["memory_vectors"]
@@ -121,13 +126,14 @@ def design(
     if noise_multiplier is not None:
         if not 0 < noise_multiplier < math.inf:
             raise ValueError(
-                f"S (noise_multiplier) must be positive and finite; got {noise_multiplier}. Without noise "
-                "there is no privacy."
+                f"S (noise_multiplier) must be positive and finite; got {noise_multiplier}. Without"
+                " noise there is no privacy."
             )
         if delta is None or epsilon is not None or sampling != "none":
             raise ValueError(
-                f"S (noise_multiplier) must be given with delta, and without epsilon and sampling; got "
-                f"delta={delta}, epsilon={epsilon}, sampling={sampling}. The table shows its epsilon."
+                "S (noise_multiplier) must be given with delta, and without epsilon and sampling;"
+                f" got delta={delta}, epsilon={epsilon}, sampling={sampling}. The table shows its"
+                " epsilon."
             )
     elif (epsilon is None) != (delta is None):
         given, missing = ("epsilon", "delta") if delta is None else ("delta", "epsilon")
@@ -147,7 +153,8 @@ def design(
             raise ValueError(f"sampling {sampling} needs {without}; its noise has no closed form.")
     if mechanisms and all_mechanisms:
         raise ValueError(
-            f"all_mechanisms must be omitted where mechanisms are named; got {len(mechanisms)} names."
+            f"all_mechanisms must be omitted where mechanisms are named; got {len(mechanisms)}"
+            " names."
         )
     check_rounds(participation.rounds)
     queries = parse_workload(workload, participation.rounds)
@@ -158,7 +165,9 @@ def design(
         epsilon, delta, sigma, noise_multiplier, adjacency, adjacency_factor(adjacency), sampling
     )
     table = _Table(participation, queries, goal, memory_vectors, budget)
-    asked: Sequence[str | MechanismChoice] = mechanisms or _compared(queries, sampling, all_mechanisms)
+    asked: Sequence[str | MechanismChoice] = mechanisms or _compared(
+        queries, sampling, all_mechanisms
+    )
     compare = not mechanisms
     given = {**({} if bands is None else {"bands": bands}), **(params or {})}
     # What a comparison was asked to fix must be possible; what it tries by itself need not be.
@@ -189,7 +198,11 @@ def _compared(queries: ToeplitzWorkload, sampling: str, all_mechanisms: bool) ->
         return [name for name in names if name in DEFAULT_MECHANISMS]
     if queries.column_weights is None:
         names = [name for name in names if "alpha" not in accepted_parameters(name)]
-    return names if sampling == "none" else [name for name in names if form_of(name).family.name == name]
+    return (
+        names
+        if sampling == "none"
+        else [name for name in names if form_of(name).family.name == name]
+    )
 
 
 def _choices(
@@ -204,7 +217,8 @@ def _choices(
                 f"{name} takes {', '.join(symbols) or 'none'}" for name, symbols in accepted.items()
             )
             raise ValueError(
-                f"{symbol} (parameter) must be one that a mechanism takes; got {symbol}={value}. {takes}."
+                f"{symbol} (parameter) must be one that a mechanism takes; got {symbol}={value}."
+                f" {takes}."
             )
     choices: list[MechanismChoice] = []
     for name in asked:
@@ -230,7 +244,9 @@ class _Budget:
 
     def spent(self, row: Row) -> Row:
         """A row without noise, with its noise and what it gives."""
-        scale, sigma, epsilon = float(self.factor), self.sigma, self.epsilon
+        scale = float(self.factor)
+        sigma = self.sigma
+        epsilon = self.epsilon
         if self.noise_std is not None and self.delta is not None:
             from fedmf.accounting.gaussian import gaussian_epsilon
 
@@ -240,14 +256,18 @@ class _Budget:
         elif sigma is not None:
             scale *= sigma
         std = scale * row["sensitivity"] if self.noise_std is None else self.noise_std
-        errors_with_noise = {error: row[error] * scale for error in ("rmse", "max_se", "objective_error")}
+        errors_with_noise = {
+            error: row[error] * scale for error in ("rmse", "max_se", "objective_error")
+        }
         return {
             **row,
             **errors_with_noise,
             **self.stated(sigma, epsilon, None if sigma is None else std, 0.0),
         }
 
-    def stated(self, sigma: float | None, epsilon: float | None, std: float | None, std_error: float) -> Row:
+    def stated(
+        self, sigma: float | None, epsilon: float | None, std: float | None, std_error: float
+    ) -> Row:
         return {
             "noise_multiplier": sigma,
             "epsilon": epsilon,
@@ -276,7 +296,9 @@ class _Table:
         return self.budget.spent(self.within_memory(choice))
 
     def within_memory(self, choice: MechanismChoice) -> Row:
-        """Without noise; with fewer bands or buffers where it would keep more vectors than the limit."""
+        """Without noise; with fewer bands or buffers where it would keep more vectors than the
+        limit.
+        """
         limit = self.memory_vectors
         if limit is None:
             return self.unlimited_row(choice)
@@ -286,8 +308,9 @@ class _Table:
             row = self.unlimited_row(choice.fixing({size: limit + _SIZES[size]}))
         if row["memory_vectors"] > limit:
             raise ValueError(
-                f"memory_vectors (limit) must be at least {row['memory_vectors']} for {choice.name} with n="
-                f"{self.participation.rounds}; got {limit}. bisr, bifr, cgd and nu-ftrl keep none."
+                f"memory_vectors (limit) must be at least {row['memory_vectors']} for {choice.name}"
+                f" with n={self.participation.rounds}; got {limit}. bisr, bifr, cgd and nu-ftrl"
+                " keep none."
             )
         return row
 
@@ -301,7 +324,13 @@ class _Table:
         assert budget.delta is not None
         epsilon, delta = zero_out_budget(budget.adjacency, budget.epsilon, budget.delta)
         mechanism, noise = amplified_mechanism(
-            choice, self.participation, self.queries, budget.sampling, epsilon, delta, self.objective
+            choice,
+            self.participation,
+            self.queries,
+            budget.sampling,
+            epsilon,
+            delta,
+            self.objective,
         )
         stated = Sensitivity(noise.sensitivity, "exact", f"one contributor under {budget.sampling}")
         sigma = noise.noise_multiplier / budget.factor
@@ -312,7 +341,9 @@ class _Table:
 
     def unlimited_row(self, choice: MechanismChoice) -> Row:
         mechanism = choice.build(self.participation, self.queries, self.objective)
-        return self.described(mechanism, stated_sensitivity(mechanism.factorization, self.participation), 1.0)
+        return self.described(
+            mechanism, stated_sensitivity(mechanism.factorization, self.participation), 1.0
+        )
 
     def described(self, mechanism: Mechanism, stated: Sensitivity, sigma: float) -> Row:
         error = errors(mechanism.factorization, self.queries, stated, sigma, self.objective)
@@ -333,8 +364,10 @@ class _Table:
             "min_separation": self.participation.min_separation,
             "memory_vectors": stream.memory_vectors,
             "regenerated_vectors": stream.regenerated_vectors,
-            "nanoseconds_per_coordinate": _NANOSECONDS_PER_DRAW * (1 + stream.mean_regenerated_vectors)
-            + _NANOSECONDS_PER_STORED * stream.memory_vectors,
+            "nanoseconds_per_coordinate": (
+                _NANOSECONDS_PER_DRAW * (1 + stream.mean_regenerated_vectors)
+                + _NANOSECONDS_PER_STORED * stream.memory_vectors
+            ),
         }
 
 
@@ -350,17 +383,20 @@ def rows_of(
 
     Args:
         choices: of mechanisms.
-        required: for each, whether it is an error that it cannot be built; it is left out otherwise.
-        row_of: computes a row, or raises a `ValueError`; with several processes it must be picklable.
-        processes: how many may compute the rows that are left after a second of work; 1 for this one alone,
-            None for one a core.
+        required: for each, whether it is an error that it cannot be built; it is left out
+            otherwise.
+        row_of: computes a row, or raises a `ValueError`; with several processes it must be
+            picklable.
+        processes: how many may compute the rows that are left after a second of work; 1 for this
+            one alone, None for one a core.
         progress: called with the name of each row that is begun here, or was finished elsewhere.
         arrived: called with each row as soon as it is there.
 
     Raises:
         ValueError: the first error of a required row, or of the first row if none is left.
     """
-    tell, show = progress or (lambda name: None), arrived or (lambda row: None)
+    tell = progress or (lambda name: None)
+    show = arrived or (lambda row: None)
     rows: dict[int, Row] = {}
     refused: dict[int, ValueError] = {}
 
@@ -373,9 +409,13 @@ def rows_of(
         else:
             refused[at] = outcome
 
-    compute, begun, most = partial(_outcome, row_of), time.process_time(), processes
+    compute = partial(_outcome, row_of)
+    begun = time.process_time()
+    most = processes
     left = sorted(enumerate(choices), key=lambda numbered: numbered[1].effort)
-    while left and (len(left) < 2 or time.process_time() - begun < _ALONE or (most := most or _cores()) < 2):
+    while left and (
+        len(left) < 2 or time.process_time() - begun < _ALONE or (most := most or _cores()) < 2
+    ):
         tell(left[0][1].name)
         take(*compute(left.pop(0)))
     # New interpreters rather than copies of this one, which may hold locks and threads.
@@ -396,7 +436,9 @@ def _cores() -> int:
 
 
 def _begin() -> None:
-    """An interruption is for the process that waits for this one, which ends it; and one thread is enough."""
+    """An interruption is for the process that waits for this one, which ends it; and one thread is
+    enough.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))
 

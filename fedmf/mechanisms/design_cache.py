@@ -1,8 +1,9 @@
-"""Optimised factorizations, computed on one thread and kept: in the process, and on disk by content.
+"""Optimised factorizations, computed on one thread and kept: in the process, and on disk by
+content.
 
-An entry on disk is found by a hash of the function, its version and its arguments. One that does not describe
-a factorization of the horizon asked for is computed again and replaced. Nothing about privacy rests on an
-entry: sensitivity and error are computed from the coefficients.
+An entry on disk is found by a hash of the function, its version and its arguments. One that does
+not describe a factorization of the horizon asked for is computed again and replaced. Nothing about
+privacy rests on an entry: sensitivity and error are computed from the coefficients.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from fedmf.matrices.factorization import Factorization, factorization_from_dict
 #: What BLAS libraries read when they are loaded.
 THREAD_LIMITS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: Bytes of an entry and of all; how many results a process keeps for each function.
-_LARGEST, _MOST, _RECENT = 2**26, 2**30, 32
+_LARGEST = 2**26
+_MOST = 2**30
+_RECENT = 32
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -34,9 +37,9 @@ _Value = TypeVar("_Value", bound=Factorization)
 def single_threaded(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """The function, run with all BLAS libraries limited to one thread.
 
-    NumPy, SciPy and torch bring a thread pool each, and they fight over cores: a triangular solve between two
-    matrix products of a 120×120 problem takes 12 ms with the default pools on two cores and 0.15 ms with one
-    thread, because the idle pool keeps spinning.
+    NumPy, SciPy and torch bring a thread pool each, and they fight over cores: a triangular solve
+    between two matrix products of a 120×120 problem takes 12 ms with the default pools on two cores
+    and 0.15 ms with one thread, because the idle pool keeps spinning.
     """
 
     @wraps(function)
@@ -57,16 +60,16 @@ def remembered(function: Callable[_P, _Value], version: int) -> Callable[_P, _Va
     """The function on one thread, with its last results kept in memory and all of them on disk.
 
     Args:
-        function: returns a factorization that depends on its arguments alone; these are numbers, strings,
-            arrays, frozen dataclasses or sequences of them.
+        function: returns a factorization that depends on its arguments alone; these are numbers,
+            strings, arrays, frozen dataclasses or sequences of them.
         version: to be raised whenever the function finds other coefficients for the same arguments.
 
     Raises:
         TypeError: when called with an argument that has no content to hash.
 
     Guarantees:
-        A result read from disk has exactly the coefficients that were computed. Calls from several processes
-        at once are safe. Without a writable directory every call computes.
+        A result read from disk has exactly the coefficients that were computed. Calls from several
+        processes at once are safe. Without a writable directory every call computes.
     """
     recent: dict[str, _Value] = {}
     compute = single_threaded(function)
@@ -100,7 +103,8 @@ def remembered_parameters(
     """The parameters that a search finds, from disk if it was made before.
 
     Args:
-        searched_for: all that they depend on, as `remembered` takes arguments, with a version of the search.
+        searched_for: all that they depend on, as `remembered` takes arguments, with a version of
+            the search.
         search: finds them.
     """
     key = hashlib.sha256(json.dumps(_content(searched_for), sort_keys=True).encode()).hexdigest()
@@ -141,4 +145,6 @@ def _content(value: object) -> Any:
         return {str(key): _content(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_content(part) for part in value]
-    raise TypeError(f"a remembered argument must be a value with content; got {type(value).__name__}.")
+    raise TypeError(
+        f"a remembered argument must be a value with content; got {type(value).__name__}."
+    )

@@ -30,7 +30,9 @@ class Imported:
 
     @property
     def under_noised(self) -> bool:
-        """Whether noise for the stated sensitivity is too small: some user moves the output further."""
+        """Whether noise for the stated sensitivity is too small: some user moves the output
+        further.
+        """
         return (
             self.stated is not None
             and self.sensitivity.kind == "exact"
@@ -38,7 +40,9 @@ class Imported:
         )
 
 
-def import_strategy(strategy: Any, participation: Participation, stated: float | None = None) -> Imported:
+def import_strategy(
+    strategy: Any, participation: Participation, stated: float | None = None
+) -> Imported:
     """Compute the sensitivity of another library's strategy matrix.
 
     Args:
@@ -57,7 +61,9 @@ def import_strategy(strategy: Any, participation: Participation, stated: float |
     """
     n = participation.rounds
     if hasattr(strategy, "buf_decay"):
-        decays, weights = (np.asarray(x, np.float64) for x in (strategy.buf_decay, strategy.output_scale))
+        decays, weights = (
+            np.asarray(x, np.float64) for x in (strategy.buf_decay, strategy.output_scale)
+        )
         made: Factorization = BufferedToeplitz(decays, weights, n)
     else:
         if hasattr(strategy, "coefficients"):
@@ -71,7 +77,8 @@ def import_strategy(strategy: Any, participation: Participation, stated: float |
         values = np.asarray(strategy, np.float64)
         if values.ndim not in (1, 2):
             raise ValueError(
-                f"strategy must be coefficients, a matrix, a BLT or a recipe; got shape {values.shape}."
+                "strategy must be coefficients, a matrix, a BLT or a recipe; got shape"
+                f" {values.shape}."
             )
         made = Toeplitz(values, n) if values.ndim == 1 else Dense(values)
     return Imported(made, stated_sensitivity(made, participation), stated)

@@ -1,7 +1,7 @@
 """Between spectra and coefficients: minimum-phase factors and quadrature over frequencies.
 
-A series B(z) = Σ_t β_t z^t is seen on the unit circle, z = e^{iω}; |B(ω)|² is the spectrum of the noise it
-makes.
+A series B(z) = Σ_t β_t z^t is seen on the unit circle, z = e^{iω}; |B(ω)|² is the spectrum of the
+noise it makes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.series import check_count, fft_size, frozen_vector
 from fedmf.matrices.toeplitz import InverseToeplitz
-from fedmf.mechanisms.registry import DesignRequest, Family, Free, Parameter, Values, at_once, register
+from fedmf.mechanisms.registry import (
+    DesignRequest,
+    Family,
+    Free,
+    Parameter,
+    Values,
+    at_once,
+    register,
+)
 
 #: A function of frequencies ω in [0, π], shape (m,) to shape (m,), even in ω.
 Spectrum = Callable[[Vector], Vector]
 
 _LARGEST_GRID = 1 << 24
 _TOLERANCE = 1e-12
-_PANEL_NODES, _WIDEST_PANEL = 24, np.pi / 8
+_PANEL_NODES = 24
+_WIDEST_PANEL = np.pi / 8
 
 
 def minimum_phase(log_power: Spectrum, rounds: int, distance: float) -> Vector:
@@ -34,7 +43,8 @@ def minimum_phase(log_power: Spectrum, rounds: int, distance: float) -> Vector:
     Args:
         log_power: log|B|² up to a constant, finite on [0, π].
         rounds: n, how many coefficients.
-        distance: about how far from the unit circle the nearest singularity of log|B|² lies; where to start.
+        distance: about how far from the unit circle the nearest singularity of log|B|² lies; where
+            to start.
 
     Returns:
         Shape (n,), float64, right to about 1e-12.
@@ -49,7 +59,8 @@ def minimum_phase(log_power: Spectrum, rounds: int, distance: float) -> Vector:
     coefficients = _folded(log_power, size)[:rounds]
     while size < _LARGEST_GRID:
         size *= 2
-        previous, coefficients = coefficients, _folded(log_power, size)[:rounds]
+        previous = coefficients
+        coefficients = _folded(log_power, size)[:rounds]
         if np.abs(coefficients - previous).max() <= _TOLERANCE:
             return coefficients
     raise _too_fine(rounds, distance)
@@ -81,11 +92,12 @@ def mean_power(coefficients: Vector, spectrum: Spectrum, distance: float) -> flo
 def graded_quadrature(distance: float) -> tuple[Vector, Vector]:
     """Nodes ω in (0, π) and weights w with Σ w_i f(ω_i) = (1/2π)∫_{−π}^{π} f dω for even f.
 
-    Gauss–Legendre on panels that double in width away from both ends up to π/8, so that a few hundred nodes
-    do where a uniform grid takes 1/distance.
+    Gauss–Legendre on panels that double in width away from both ends up to π/8, so that a few
+    hundred nodes do where a uniform grid takes 1/distance.
 
     Args:
-        distance: how far from z = 1 and z = −1 the singularities of f lie, where they are near the circle.
+        distance: how far from z = 1 and z = −1 the singularities of f lie, where they are near the
+            circle.
 
     >>> w, weights = graded_quadrature(1e-3)
     >>> bool(abs(weights @ (1 / np.abs(1 - 0.999 * np.exp(1j * w)) ** 2) * (1 - 0.999**2) - 1) < 1e-12)
@@ -116,22 +128,26 @@ def _grid_size(rounds: int, distance: float) -> int:
 
 def _too_fine(rounds: int, distance: float) -> ValueError:
     return ValueError(
-        f"eta*lambda_min (learning rate times smallest curvature), or 2 - eta*lambda_max, must leave a "
-        f"spectrum that {_LARGEST_GRID} frequencies resolve; got {distance:.3g} with n={rounds}. "
-        "4e-6 is large enough."
+        "eta*lambda_min (learning rate times smallest curvature), or 2 - eta*lambda_max, must"
+        f" leave a spectrum that {_LARGEST_GRID} frequencies resolve; got {distance:.3g} with"
+        f" n={rounds}. 4e-6 is large enough."
     )
 
 
-# The error of an eigenvalue settles after a few times 1/(ηλ) rounds; spectra are resolved down to ηλ = 4e-6.
-_SETTLING_TIMES, _SMALLEST_STEP = 12.0, 1e-5
+# The error of an eigenvalue settles after a few times 1/(ηλ) rounds; spectra are resolved down to
+# ηλ = 4e-6.
+_SETTLING_TIMES = 12.0
+_SMALLEST_STEP = 1e-5
 
 
 def quadratic_lti(rounds: int, eigenvalues: ArrayLike, learning_rate: float) -> InverseToeplitz:
-    """The Toeplitz C of least asymptotic suboptimality on a quadratic with these curvatures, C⁻¹ = LTT(β).
+    """The Toeplitz C of least asymptotic suboptimality on a quadratic with these curvatures, C⁻¹ =
+    LTT(β).
 
     With D = 1 − e^{iω} and h(ω) = Σ_j λ_j / |D − ηλ_j|² that suboptimality is
-    ½(ηζσ)² · γ²(B) · (1/2π)∫|B|² h dω, where γ²(B) = (1/2π)∫|B|⁻² dω is the squared sensitivity of a user who
-    takes part once. By Cauchy–Schwarz it is least at |B|² ∝ h^{−1/2}, where it is ½(ηζσ)²·((1/2π)∫√h dω)².
+    ½(ηζσ)² · γ²(B) · (1/2π)∫|B|² h dω, where γ²(B) = (1/2π)∫|B|⁻² dω is the squared sensitivity of
+    a user who takes part once. By Cauchy–Schwarz it is least at |B|² ∝ h^{−1/2}, where it is
+    ½(ηζσ)²·((1/2π)∫√h dω)².
 
     β does not depend on n: the coefficients for fewer rounds are the first ones.
 
@@ -148,8 +164,8 @@ def quadratic_lti(rounds: int, eigenvalues: ArrayLike, learning_rate: float) -> 
         ValueError: an eigenvalue or η is out of range, n < 1, or η·λ_min is below about 4e-6.
 
     References:
-        Choquette-Choo, Dvijotham, Pillutla, Ganesh, Steinke & Thakurta (2024), arXiv:2310.06771, §2.1 (one
-        eigenvalue) and eqs. (20), (21); the optimum for several follows in the same way.
+        Choquette-Choo, Dvijotham, Pillutla, Ganesh, Steinke & Thakurta (2024), arXiv:2310.06771,
+        §2.1 (one eigenvalue) and eqs. (20), (21); the optimum for several follows in the same way.
 
     >>> quadratic_lti(3, [1.0], 0.5).correlation.round(6)
     array([ 1.     , -0.25   , -0.03125])
@@ -188,7 +204,9 @@ def geometric_lti(
         ValueError: μ > L, or as `quadratic_lti`.
     """
     if smallest > largest:
-        raise ValueError(f"mu (smallest curvature) must be at most smoothness={largest}; got {smallest}.")
+        raise ValueError(
+            f"mu (smallest curvature) must be at most smoothness={largest}; got {smallest}."
+        )
     return quadratic_lti(rounds, np.geomspace(smallest, largest, eigenvalues), learning_rate)
 
 
@@ -203,7 +221,8 @@ def quadratic_suboptimality(
     """E[F(θ_n) − F*] = ½ Σ_j λ_j Var(θ_n,j) that the noise C⁻¹z of n rounds leaves on a quadratic.
 
     θ_{t+1} = θ_t − η(∇F(θ_t) + [C⁻¹z]_t) from the optimum, with z of unit variance: multiply by
-    (ζ·σ·sens(C))² for a mechanism. Exact for every C; near its limit once n is several times 1/(ηλ_min).
+    (ζ·σ·sens(C))² for a mechanism. Exact for every C; near its limit once n is several times
+    1/(ηλ_min).
 
     Args:
         factorization: C.
@@ -214,7 +233,8 @@ def quadratic_suboptimality(
         ValueError: an eigenvalue or η is out of range.
 
     References:
-        Choquette-Choo et al. (2024), arXiv:2310.06771, eq. (20), without the sampling noise of the gradients.
+        Choquette-Choo et al. (2024), arXiv:2310.06771, eq. (20), without the sampling noise of the
+        gradients.
 
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> quadratic_suboptimality(identity(200), [1.0], 0.5) - 0.5 * 0.5**2 / (0.5 * (2 - 0.5))
@@ -251,7 +271,11 @@ def _curvature(symbol: str, meaning: str, rule: Callable[[DesignRequest, Values]
 
 
 FREE_SPECTRUM = (
-    _curvature("smoothness", "largest curvature of the objective", lambda ask, v: max(1.0, v.get("mu", 1.0))),
+    _curvature(
+        "smoothness",
+        "largest curvature of the objective",
+        lambda ask, v: max(1.0, v.get("mu", 1.0)),
+    ),
     _curvature("eta", "learning rate of gradient descent", lambda ask, v: 0.5 / v["smoothness"]),
     _curvature(
         "mu",
@@ -267,7 +291,9 @@ register(
     Family(
         "quadratic-lti",
         "the best Toeplitz C for the last iterate on a quadratic",
-        lambda ask, v: geometric_lti(ask.rounds, v["mu"], v["smoothness"], v["eta"], v["eigenvalues"]),
+        lambda ask, v: geometric_lti(
+            ask.rounds, v["mu"], v["smoothness"], v["eta"], v["eigenvalues"]
+        ),
         (*FREE_SPECTRUM, Free(_EIGENVALUES, at_once(lambda ask, v: 16))),
         largest=1_000_000,
         largest_compared=0,

@@ -16,13 +16,15 @@ from fedmf.matrices.series import multiply, padded
 from fedmf.matrices.workload import ToeplitzWorkload, weighted
 from fedmf.participation import Participation
 
-#: With learning rates an error of all entries of A C⁻¹ is minimised: a quarter of a second for each here.
+#: With learning rates an error of all entries of A C⁻¹ is minimised: a quarter of a second for each
+#: here.
 LARGEST_RATED: Final = 4096
 # Up to this many products per round, lags are summed one by one.
 _FEW_LAGS = 4
 ObjectiveKind = Literal["rmse", "max", "last", "weights"]
 _LABELS: Final = {"rmse": "RMSE", "max": "MaxSE", "last": "last SE", "weights": "weighted RMSE"}
-# The largest variance is approached by power means of these orders, each search started from the last.
+# The largest variance is approached by power means of these orders, each search started from the
+# last.
 _ORDERS: Final = tuple(8.0 * 4.0**stage for stage in range(9))
 _FORMS: Final = "rmse, max, last or weights:w1,w2,… (m of them, each for n/m rounds)"
 _LEAST_COUNTED: Final = 1e-8
@@ -32,13 +34,13 @@ _LEAST_COUNTED: Final = 1e-8
 class Objective:
     """The error that parameters and coefficients minimise, times the sensitivity.
 
-    With v_t = ‖(A C⁻¹)_{t,:}‖² the squared error is the mean of v ("rmse"), its largest entry ("max"), its
-    last ("last"), or Σ_t w_t v_t/Σ_t w_t ("weights").
+    With v_t = ‖(A C⁻¹)_{t,:}‖² the squared error is the mean of v ("rmse"), its largest entry
+    ("max"), its last ("last"), or Σ_t w_t v_t/Σ_t w_t ("weights").
 
     Args:
         kind: which of them.
-        weights: w, m ≤ n non-negative numbers, not all zero; query t of n counts w_⌊tm/n⌋, so that n of them
-            give every query its own. Only for "weights".
+        weights: w, m ≤ n non-negative numbers, not all zero; query t of n counts w_⌊tm/n⌋, so that
+            n of them give every query its own. Only for "weights".
 
     Raises:
         ValueError: an unknown kind, or weights that do not fit it.
@@ -56,9 +58,13 @@ class Objective:
         w = tuple(float(value) for value in self.weights)
         object.__setattr__(self, "weights", w)
         if bool(w) != (self.kind == "weights"):
-            raise ValueError(f"w (weights) must be given for objective weights, and no other; got {len(w)}.")
+            raise ValueError(
+                f"w (weights) must be given for objective weights, and no other; got {len(w)}."
+            )
         if w and not (all(0 <= value < math.inf for value in w) and any(w)):
-            raise ValueError(f"w (weights) must be finite, non-negative and not all zero; got {min(w)}.")
+            raise ValueError(
+                f"w (weights) must be finite, non-negative and not all zero; got {min(w)}."
+            )
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -74,13 +80,17 @@ class Objective:
         try:
             weights = tuple(float(value) for value in values.split(",")) if colon else ()
         except ValueError:
-            raise ValueError(f"objective must be {_FORMS}; got {text!r}. Separate them by commas.") from None
+            raise ValueError(
+                f"objective must be {_FORMS}; got {text!r}. Separate them by commas."
+            ) from None
         return cls(kind, weights)  # type: ignore[arg-type]
 
     @property
     def text(self) -> str:
         """What `parse` reads."""
-        return ":".join([self.kind, *([",".join(repr(w) for w in self.weights)] if self.weights else [])])
+        return ":".join(
+            [self.kind, *([",".join(repr(w) for w in self.weights)] if self.weights else [])]
+        )
 
     @property
     def label(self) -> str:
@@ -89,7 +99,9 @@ class Objective:
 
     @property
     def orders(self) -> tuple[float, ...]:
-        """Power means to minimise one after the other: the plain mean, or nine that tend to the largest."""
+        """Power means to minimise one after the other: the plain mean, or nine that tend to the
+        largest.
+        """
         return _ORDERS if self.kind == "max" else (1.0,)
 
     def spread(self, rounds: int) -> Vector:
@@ -107,13 +119,16 @@ class Objective:
         elif self.weights:
             if len(self.weights) > rounds:
                 raise ValueError(
-                    f"w (weights of the objective) must be at most n={rounds}; got {len(self.weights)}."
+                    f"w (weights of the objective) must be at most n={rounds}; got"
+                    f" {len(self.weights)}."
                 )
             w = np.array(self.weights)[np.arange(rounds) * len(self.weights) // rounds]
         return np.asarray(w / w.mean(), dtype=np.float64)
 
     def queries(self, workload: ToeplitzWorkload) -> ToeplitzWorkload:
-        """The workload with this objective as its mean squared error; for "max", of its power means."""
+        """The workload with this objective as its mean squared error; for "max", of its power
+        means.
+        """
         if self.kind in ("rmse", "max"):
             return workload
         return weighted(workload, rows=np.sqrt(self.spread(workload.rounds)))
@@ -127,7 +142,8 @@ class Objective:
         return LAST if self.kind == "max" and plain else self
 
     def check_counts_all(self, name: str) -> None:
-        """Refuse an objective that leaves queries out, for C without a form that ties queries together.
+        """Refuse an objective that leaves queries out, for C without a form that ties queries
+        together.
 
         Every other query's noise could then grow without bound: there is no minimum.
 
@@ -137,9 +153,9 @@ class Objective:
         least = min(self.weights, default=1.0) / max(self.weights, default=1.0)
         if self.kind == "last" or least < _LEAST_COUNTED:
             raise ValueError(
-                f"objective must count every query (weights of at least 1e-8 of the largest) for {name}; got "
-                f"{self.kind}. There is no minimum: queries that do not count would be buried in noise. "
-                "Use banded-toeplitz, banded-inverse or blt."
+                "objective must count every query (weights of at least 1e-8 of the largest) for"
+                f" {name}; got {self.kind}. There is no minimum: queries that do not count would be"
+                " buried in noise. Use banded-toeplitz, banded-inverse or blt."
             )
 
     def squared_error(self, variances: Vector) -> float:
@@ -173,16 +189,19 @@ class Errors:
     objective: float
 
 
-def query_variances(factorization: Factorization, workload: ToeplitzWorkload) -> NDArray[np.float64]:
+def query_variances(
+    factorization: Factorization, workload: ToeplitzWorkload
+) -> NDArray[np.float64]:
     """‖(A C⁻¹)_{t,:}‖², the variance of query t for unit noise z, shape (n,); all weights included.
 
     Args:
         factorization: C.
-        workload: A = diag(r)·LTT(a)·diag(η), with at least as many rounds as C; its leading block is used.
+        workload: A = diag(r)·LTT(a)·diag(η), with at least as many rounds as C; its leading block
+            is used.
 
     Raises:
-        ValueError: the workload is shorter than the horizon, or it has column weights, C is stamped and n
-            exceeds 4096.
+        ValueError: the workload is shorter than the horizon, or it has column weights, C is stamped
+            and n exceeds 4096.
 
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> from fedmf.matrices.workload import prefix
@@ -229,7 +248,9 @@ def errors(
     Errors(rmse=2.2360679774997..., max_se=2.8284271247461..., objective=2.2360679774997...)
     """
     if not 0 < noise_multiplier < float("inf"):
-        raise ValueError(f"sigma (noise_multiplier) must be positive and finite; got {noise_multiplier}.")
+        raise ValueError(
+            f"sigma (noise_multiplier) must be positive and finite; got {noise_multiplier}."
+        )
     variances = query_variances(factorization, workload)
     deviation = sensitivity.value * noise_multiplier
     squares = (float(variances.mean()), float(variances.max()), objective.squared_error(variances))
@@ -237,14 +258,16 @@ def errors(
 
 
 class QuickError:
-    """The objective times the cheapest sound bound on the sensitivity, as a function of C: for searches.
+    """The objective times the cheapest sound bound on the sensitivity, as a function of C: for
+    searches.
 
-    For Toeplitz C without learning rates in A a mean is Σ_t S_t w_t² with w = a·h, S_t = Σ_{i ≥ t} r_i² (the
-    weights of the objective included; where A has no weights, the largest error is the last), and the norm
-    is taken of the sum of the earliest columns of the monotone envelope ĉ of c (of c where it settles
-    within b). Where a is constant and h has settled at 0 after m terms, w is constant; where c has, its
-    sums are over m terms. So the time depends on the bands rather than on n. Any other C is judged by
-    `query_variances` and `quick_upper_bound`, which give the same number to about 1e-12.
+    For Toeplitz C without learning rates in A a mean is Σ_t S_t w_t² with w = a·h, S_t = Σ_{i ≥ t}
+    r_i² (the weights of the objective included; where A has no weights, the largest error is the
+    last), and the norm is taken of the sum of the earliest columns of the monotone envelope ĉ of c
+    (of c where it settles within b). Where a is constant and h has settled at 0 after m terms, w is
+    constant; where c has, its sums are over m terms. So the time depends on the bands rather than
+    on n. Any other C is judged by `query_variances` and `quick_upper_bound`, which give the same
+    number to about 1e-12.
 
     Args:
         participation: (n, k, b).
@@ -260,8 +283,12 @@ class QuickError:
     def __init__(
         self, participation: Participation, workload: ToeplitzWorkload, objective: Objective = RMSE
     ) -> None:
-        n, k, b = participation.rounds, participation.max_participations, participation.min_separation
-        self._participation, self._workload, self._objective = participation, workload, objective
+        n = participation.rounds
+        k = participation.max_participations
+        b = participation.min_separation
+        self._participation = participation
+        self._workload = workload
+        self._objective = objective
         toeplitz = objective.for_toeplitz(workload)
         self._settles = workload.column_weights is None and toeplitz.kind != "max"
         self._counted = toeplitz.queries(workload).counted
@@ -295,7 +322,9 @@ class QuickError:
     def _square(self, c: Vector) -> float:
         """The squared bound on the sensitivity: Σ_h (2 − [h = 0])·Σ_l (N_l − h)⁺ ĉ_l ĉ_{l+hb}."""
         contract = self._participation
-        n, k, b = contract.rounds, contract.max_participations, contract.min_separation
+        n = contract.rounds
+        k = contract.max_participations
+        b = contract.min_separation
         if k == 1 or c.size <= b:
             return float((self._reached[: c.size] * c) @ c)
         envelope = monotone_envelope(np.abs(c))

@@ -1,8 +1,8 @@
-"""One optimiser for every mechanism, and what its losses are made of: float64 torch, so that gradients come
-free.
+"""One optimiser for every mechanism, and what its losses are made of: float64 torch, so that
+gradients come free.
 
-A loss is the logarithm of a squared error, the sensitivity of the earliest pattern included. This module
-loads torch and SciPy; it is imported where a search begins.
+A loss is the logarithm of a squared error, the sensitivity of the earliest pattern included. This
+module loads torch and SciPy; it is imported where a search begins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Loss = Callable[[Tensor], Tensor]
 REJECTED = 1e3
 _MANY = 10_000
 # Terms of a sum over rounds that are taken one by one, and nodes in each of the panels behind them.
-_EXACT, _NODES = 512, 20
+_EXACT = 512
+_NODES = 20
 
 
 def optimise(
@@ -59,7 +60,8 @@ def optimise(
     >>> optimise(lambda x: ((x - 3.0) ** 2).sum(), np.zeros(2), highest=2.0)
     array([2., 2.])
     """
-    best, least = start, np.inf
+    best = start
+    least = np.inf
     bounds: Any = Bounds(np.divide(lowest, unit), np.divide(highest, unit))  # type: ignore[arg-type]
 
     def value_and_slope(scaled: Vector) -> tuple[float, Vector]:
@@ -73,7 +75,8 @@ def optimise(
         if not bool(torch.isfinite(slope).all()):
             return REJECTED, np.zeros_like(point)
         if (latest := float(value.detach())) < least:
-            best, least = point, latest
+            best = point
+            least = latest
         return latest, unit * slope.numpy()
 
     minimize(
@@ -94,7 +97,9 @@ def optimise(
 
 
 class _Reciprocal(torch.autograd.Function):
-    """From h·c = 1 follows dh = −h·h·dc as power series; the adjoint are sums of lagged products."""
+    """From h·c = 1 follows dh = −h·h·dc as power series; the adjoint are sums of lagged
+    products.
+    """
 
     @staticmethod
     def forward(ctx: Any, c: Tensor, terms: int) -> Tensor:
@@ -104,7 +109,10 @@ class _Reciprocal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         h = ctx.inverse
-        return -torch.tensor(lagged_products(slope.numpy(), multiply(h, h, h.size), ctx.terms).copy()), None
+        return (
+            -torch.tensor(lagged_products(slope.numpy(), multiply(h, h, h.size), ctx.terms).copy()),
+            None,
+        )
 
 
 def series_reciprocal(c: Tensor, terms: int) -> Tensor:
@@ -125,7 +133,9 @@ def padded(series: Tensor, terms: int) -> Tensor:
 
 
 def log_mean(variances: Tensor, queries: ToeplitzWorkload, order: float = 1.0) -> Tensor:
-    """log (Σ_t (r_t² v_t)^q)^{1/q} of query variances v: of their sum for q = 1, of the largest for q → ∞."""
+    """log (Σ_t (r_t² v_t)^q)^{1/q} of query variances v: of their sum for q = 1, of the largest for
+    q → ∞.
+    """
     if queries.row_weights is not None:
         counted = torch.tensor(queries.row_weights > 0)
         variances = (variances * torch.tensor(queries.row_weights**2))[counted]
@@ -137,10 +147,11 @@ def log_mean(variances: Tensor, queries: ToeplitzWorkload, order: float = 1.0) -
 def log_error(
     h: Tensor, queries: ToeplitzWorkload, order: float = 1.0, scale: Tensor | None = None
 ) -> Tensor:
-    """`log_mean` of ‖(A·diag(s)·LTT(h))_{t,:}‖², A the workload with all its weights and s = 1 by default.
+    """`log_mean` of ‖(A·diag(s)·LTT(h))_{t,:}‖², A the workload with all its weights and s = 1 by
+    default.
 
-    Where η·s is constant it is of the running sums of w_t², w = a·h; else of all of the matrix, in O(n² log
-    n).
+    Where η·s is constant it is of the running sums of w_t², w = a·h; else of all of the matrix, in
+    O(n² log n).
 
     Args:
         h: first column of C⁻¹, shape (m,), m ≤ n; zero from there on.
@@ -148,12 +159,14 @@ def log_error(
         order: q.
         scale: s, shape (n,).
     """
-    n, ones = queries.rounds, bool((queries.coefficients == 1.0).all())
+    n = queries.rounds
+    ones = bool((queries.coefficients == 1.0).all())
     if queries.column_weights is not None:
         rates = torch.tensor(queries.column_weights)
         scale = rates if scale is None else rates * scale
     if scale is None and ones and order == 1.0:
-        w, later = torch.cumsum(h, 0), queries.counted
+        w = torch.cumsum(h, 0)
+        later = queries.counted
         settled = w[-1] ** 2 * float(later[w.numel() :].sum())
         return torch.log((torch.tensor(later[: w.numel()]) * w * w).sum() + settled)
     h = padded(h, n)
@@ -162,13 +175,21 @@ def log_error(
         return log_mean(torch.cumsum(w * w, 0), queries, order)
     # Columns in reverse, which leaves the norms of rows as they are.
     rows = torch.nn.functional.pad(h, (n - 1, 0)).unfold(0, n, 1) * scale[:, None]
-    made = torch.cumsum(rows, 0) if ones else series_product(torch.tensor(queries.coefficients), rows, n)
+    made = (
+        torch.cumsum(rows, 0)
+        if ones
+        else series_product(torch.tensor(queries.coefficients), rows, n)
+    )
     return log_mean((made * made).sum(1), queries, order)
 
 
 def log_earliest(c: Tensor, participation: Participation) -> Tensor:
-    """log ‖Σ_{l<k} C_{:,lb}‖² for C = LTT(c), c of shape (m,), m ≤ n: what the earliest pattern moves."""
-    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    """log ‖Σ_{l<k} C_{:,lb}‖² for C = LTT(c), c of shape (m,), m ≤ n: what the earliest pattern
+    moves.
+    """
+    n = participation.rounds
+    k = participation.max_participations
+    b = participation.min_separation
     if c.shape[0] <= b:  # the columns do not meet
         counts = np.minimum(k, -(-(n - np.arange(c.shape[0])) // b)).astype(np.float64)
         return torch.log((torch.tensor(counts) * c * c).sum())
@@ -181,31 +202,42 @@ def log_earliest(c: Tensor, participation: Participation) -> Tensor:
 
 @lru_cache(maxsize=16)
 def summation(rounds: int) -> tuple[Tensor, Tensor]:
-    """Rounds t and weights w with Σ_{t<n} f(t) ≈ Σ_i w_i f(t_i): all of the first 512, then 20 a panel.
+    """Rounds t and weights w with Σ_{t<n} f(t) ≈ Σ_i w_i f(t_i): all of the first 512, then 20 a
+    panel.
 
-    Panels double in length and their weights are exact for polynomials of degree 19, so that a sum of
-    decaying exponentials of any rates is right to about 1e-7 of itself, for which optima move by the square
-    of that.
+    Panels double in length and their weights are exact for polynomials of degree 19, so that a sum
+    of decaying exponentials of any rates is right to about 1e-7 of itself, for which optima move by
+    the square of that.
 
     >>> t, w = summation(100_000)
     >>> t.numel(), round(float(w @ 0.9999**t) * (1.0 - 0.9999) / (1 - 0.9999**100_000), 6)
     (672, 1.0)
     """
-    places, weights = [np.arange(min(rounds, _EXACT))], [np.ones(min(rounds, _EXACT))]
-    start, legendre = _EXACT, np.polynomial.legendre
+    places = [np.arange(min(rounds, _EXACT))]
+    weights = [np.ones(min(rounds, _EXACT))]
+    start = _EXACT
+    legendre = np.polynomial.legendre
     while start < rounds:
         end = min(2 * start, rounds)
         if end - start <= 2 * _NODES:
-            nodes, share = np.arange(start, end), np.ones(end - start)
+            nodes = np.arange(start, end)
+            share = np.ones(end - start)
         else:
-            middle, half = 0.5 * (start + end - 1), 0.5 * (end - 1 - start)
+            middle = 0.5 * (start + end - 1)
+            half = 0.5 * (end - 1 - start)
             nodes = np.rint(middle + half * legendre.leggauss(_NODES)[0])
-            whole = legendre.legvander((np.arange(start, end) - middle) / half, _NODES - 1).sum(axis=0)
-            share = np.linalg.solve(legendre.legvander((nodes - middle) / half, _NODES - 1).T, whole)
+            whole = legendre.legvander((np.arange(start, end) - middle) / half, _NODES - 1).sum(
+                axis=0
+            )
+            share = np.linalg.solve(
+                legendre.legvander((nodes - middle) / half, _NODES - 1).T, whole
+            )
         places.append(nodes)
         weights.append(share)
         start = end
-    return torch.tensor(np.concatenate(places), dtype=torch.float64), torch.tensor(np.concatenate(weights))
+    return torch.tensor(np.concatenate(places), dtype=torch.float64), torch.tensor(
+        np.concatenate(weights)
+    )
 
 
 def log_earliest_exponentials(
@@ -221,9 +253,13 @@ def log_earliest_exponentials(
         bases: λ, shape (m,), 0 < |λ| ≤ 1, positive where real.
         participation: (n, k, b).
     """
-    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    n = participation.rounds
+    k = participation.max_participations
+    b = participation.min_separation
     blocks = -(-n // b)
-    logs = torch.log(bases)[:, None]  # a power and its slope take several times as long as exp and its own
+    logs = torch.log(bases)[
+        :, None
+    ]  # a power and its slope take several times as long as exp and its own
     sums = torch.cumsum(torch.exp(logs * (b * torch.arange(blocks, dtype=torch.float64))), 1)
     if k < blocks:
         sums = torch.cat([sums[:, :k], sums[:, k:] - sums[:, :-k]], 1)

@@ -1,4 +1,6 @@
-"""The registry of mechanisms: names, their parameters, and how those that are not given are chosen."""
+"""The registry of mechanisms: names, their parameters, and how those that are not given are
+chosen.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ _SEARCH: Final = 5
 # Points of the grid on which the search of a real parameter begins.
 _GRID: Final = 7
 # n for normalised columns, which take seconds for an error there, and in a comparison.
-_LARGEST_NORMALIZED, _LARGEST_NORMALIZED_COMPARED = 1_000_000, 16_384
+_LARGEST_NORMALIZED = 1_000_000
+_LARGEST_NORMALIZED_COMPARED = 16_384
 # n up to which bands and another parameter of a normalised form are searched together.
 _LARGEST_NORMALIZED_SEARCH: Final = 4096
 
@@ -77,21 +80,34 @@ class Parameter:
             rounds: n; None where it is not known yet.
 
         Raises:
-            ValueError: it is no finite number, no integer where it must be one, or an integer out of range.
+            ValueError: it is no finite number, no integer where it must be one, or an integer out
+                of range.
         """
         # A comparison, which takes integers of any length and refuses nan.
         largest = sys.float_info.max
-        if isinstance(value, bool) or not (isinstance(value, (int, float)) and abs(value) <= largest):
-            raise ValueError(f"{self.symbol} (parameter of {name}) must be a finite number; got {value!r}.")
+        if isinstance(value, bool) or not (
+            isinstance(value, (int, float)) and abs(value) <= largest
+        ):
+            raise ValueError(
+                f"{self.symbol} (parameter of {name}) must be a finite number; got {value!r}."
+            )
         if not self.integer and value <= self.above:
-            raise ValueError(f"{self.symbol} ({self.meaning}) must be above {self.above:g}; got {value}.")
+            raise ValueError(
+                f"{self.symbol} ({self.meaning}) must be above {self.above:g}; got {value}."
+            )
         if not self.integer:
             return float(value)
         most = rounds if self.highest is None else self.highest
         if int(value) != value or value < self.lowest or (most is not None and value > most):
-            label = f"{self.letter} ({self.symbol})" if self.letter else f"{self.symbol} ({self.meaning})"
+            label = (
+                f"{self.letter} ({self.symbol})"
+                if self.letter
+                else f"{self.symbol} ({self.meaning})"
+            )
             end = "n" if most is None else f"n={rounds}" if self.highest is None else str(most)
-            raise ValueError(f"{label} must be an integer between {self.lowest} and {end}; got {value}.")
+            raise ValueError(
+                f"{label} must be an integer between {self.lowest} and {end}; got {value}."
+            )
         return int(value)
 
 
@@ -135,13 +151,16 @@ class DesignRequest:
 
     @property
     def rated_target(self) -> Target:
-        """`target` without learning rates beyond n = 4096, where no Toeplitz optimiser can include them."""
+        """`target` without learning rates beyond n = 4096, where no Toeplitz optimiser can include
+        them.
+        """
         if self.workload.column_weights is not None and self.rounds > LARGEST_RATED:
             return replace(self, workload=replace(self.workload, column_weights=None)).target
         return self.target
 
 
-#: Choose a value, given the request, the values fixed already, and the error with a value in its place.
+#: Choose a value, given the request, the values fixed already, and the error with a value in its
+#: place.
 Choose = Callable[[DesignRequest, Values, Error], float]
 
 
@@ -181,8 +200,9 @@ def search(
 def least_on(error: Error, low: float, high: float, grid: int, tolerance: float) -> float:
     """The best point found in [low, high]: an even grid, then Brent's method around its best point.
 
-    The grid makes the search safe for functions of several minima at least one grid step apart; the ends are
-    part of it, so that a minimum at an end is found exactly. Infinity marks points that do not count.
+    The grid makes the search safe for functions of several minima at least one grid step apart; the
+    ends are part of it, so that a minimum at an end is found exactly. Infinity marks points that do
+    not count.
 
     >>> round(least_on(lambda x: (x - 0.3) ** 2, 0.0, 1.0, 17, 1e-4), 3)
     0.3
@@ -205,7 +225,8 @@ def least_on(error: Error, low: float, high: float, grid: int, tolerance: float)
 def best_on_interval(
     interval: Callable[[int, int], tuple[float, float]], value: Callable[[float, int], float]
 ) -> Choose:
-    """Search u over an interval for the least error of value(u); both may depend on p, the interval on n.
+    """Search u over an interval for the least error of value(u); both may depend on p, the interval
+    on n.
 
     >>> square = best_on_interval(lambda n, p: (0.0, 2.0), lambda u, p: u * u)
     >>> asked = DesignRequest(Participation(4, 1, 4), prefix(4))
@@ -242,7 +263,9 @@ def _best_width(request: DesignRequest, values: Values, error: Error) -> float:
     return min(widths(request), key=error)
 
 
-BANDS: Final = Parameter("bands", "number of diagonals of C or of its inverse", integer=True, letter="p")
+BANDS: Final = Parameter(
+    "bands", "number of diagonals of C or of its inverse", integer=True, letter="p"
+)
 FREE_BANDS: Final = Free(BANDS, _best_width)
 
 
@@ -275,11 +298,13 @@ class Family:
         largest: the largest n it is built for by name.
         largest_compared: the largest n at which a comparison of all mechanisms includes it; 0 for
             never.
-        make_normalized: C with normalised columns, if it is more than `make` with its columns normalised.
+        make_normalized: C with normalised columns, if it is more than `make` with its columns
+            normalised.
         optimized: whether an optimiser or a matrix of n² entries makes it, rather than a formula.
         entrywise: whether the optimiser moves every entry of C, which takes longest.
         compares_normalized: whether a comparison includes that form.
-        also: what others call it; these names are understood wherever its own is, and written nowhere.
+        also: what others call it; these names are understood wherever its own is, and written
+            nowhere.
     """
 
     name: str
@@ -316,7 +341,9 @@ class Family:
             if parameter.symbol == symbol:
                 return parameter
         takes = ", ".join(free.symbol for free in self.free) or "none"
-        nearest = difflib.get_close_matches(symbol, [parameter.symbol for parameter in known], 1, 0.5)
+        nearest = difflib.get_close_matches(
+            symbol, [parameter.symbol for parameter in known], 1, 0.5
+        )
         raise ValueError(
             f"{symbol} (parameter) must be one that {name} takes: {takes}; got {symbol}={value}."
             + "".join(f" Did you mean {other!r}?" for other in nearest)
@@ -338,7 +365,11 @@ class Form:
     @property
     def largest(self) -> int:
         """The largest n it is built for."""
-        return min(self.family.largest, _LARGEST_NORMALIZED) if self.normalized else self.family.largest
+        return (
+            min(self.family.largest, _LARGEST_NORMALIZED)
+            if self.normalized
+            else self.family.largest
+        )
 
     @property
     def largest_compared(self) -> int:
@@ -346,7 +377,8 @@ class Form:
         if not self.normalized:
             return self.family.largest_compared
         return min(
-            self.family.largest_compared, self.family.compares_normalized * _LARGEST_NORMALIZED_COMPARED
+            self.family.largest_compared,
+            self.family.compares_normalized * _LARGEST_NORMALIZED_COMPARED,
         )
 
     def columns(self, C: Factorization) -> Factorization:
@@ -360,13 +392,17 @@ class Form:
         return self.columns(self.family.make(request, values))
 
     def checked(self, given: Mapping[str, object], rounds: int | None) -> dict[str, float | int]:
-        """Parameters by symbol, each a number of the right type; ``rounds`` is None where n is not known yet.
+        """Parameters by symbol, each a number of the right type; ``rounds`` is None where n is not
+        known yet.
 
         Raises:
-            ValueError: one that the mechanism does not take, or a value of the wrong type or out of range.
+            ValueError: one that the mechanism does not take, or a value of the wrong type or out of
+                range.
         """
         return {
-            symbol: self.family.parameter(symbol, self.name, value).checked(value, self.name, rounds)
+            symbol: (
+                self.family.parameter(symbol, self.name, value).checked(value, self.name, rounds)
+            )
             for symbol, value in given.items()
         }
 
@@ -393,13 +429,15 @@ class Form:
         if free:
             searched_for = self.name, _SEARCH, request, dict(values)
             values = remembered_parameters(searched_for, lambda: self.best(free, request, values))
-        return {part.symbol: values[part.symbol] for part in self.family.free}, self.make(request, values)
+        return {part.symbol: values[part.symbol] for part in self.family.free}, self.make(
+            request, values
+        )
 
     def best(self, free: Sequence[Free], request: DesignRequest, given: Values) -> Values:
         """The given parameters with the free ones, chosen for the least error.
 
-        Beyond n = 4096, where an error with normalised columns takes long, bands are chosen for plain
-        columns if other parameters follow.
+        Beyond n = 4096, where an error with normalised columns takes long, bands are chosen for
+        plain columns if other parameters follow.
         """
         long = self.normalized and request.rounds > _LARGEST_NORMALIZED_SEARCH
         if long and free[0] is FREE_BANDS and len(free) > 1:
@@ -417,20 +455,29 @@ class Form:
 
 
 def _stamped(form: Form, request: DesignRequest, stamps: int, others: Values) -> Built:
-    """s blocks of m = ⌈n/s⌉ rounds, each built for the first m queries and what a user can do in m rounds."""
-    contract, size = request.participation, -(-request.rounds // stamps)
+    """s blocks of m = ⌈n/s⌉ rounds, each built for the first m queries and what a user can do in m
+    rounds.
+    """
+    contract = request.participation
+    size = -(-request.rounds // stamps)
     if request.objective.weights:
         raise ValueError(
-            f"s (stamps) must be left out for weighted queries; got {stamps}. All blocks are built alike."
+            f"s (stamps) must be left out for weighted queries; got {stamps}. All blocks are built"
+            " alike."
         )
     fits = Participation.as_many_as_fit(size, contract.min_separation)
-    fits = replace(fits, max_participations=min(contract.max_participations, fits.max_participations))
-    params, block = form.build(DesignRequest(fits, request.workload.leading(size), request.objective), others)
+    fits = replace(
+        fits, max_participations=min(contract.max_participations, fits.max_participations)
+    )
+    params, block = form.build(
+        DesignRequest(fits, request.workload.leading(size), request.objective), others
+    )
     return params, Stamped(block, request.rounds)
 
 
 STAMPS: Final = Option(
-    Parameter("stamps", "how often a C for n/s rounds is repeated", integer=True, letter="s"), _stamped
+    Parameter("stamps", "how often a C for n/s rounds is repeated", integer=True, letter="s"),
+    _stamped,
 )
 _FAMILIES: dict[str, Family] = {}
 
@@ -443,7 +490,9 @@ def register(*families: Family) -> None:
     """
     for family in families:
         if family.name in _FAMILIES:
-            raise ValueError(f"name (mechanism) must be new; got {family.name!r}, which is registered.")
+            raise ValueError(
+                f"name (mechanism) must be new; got {family.name!r}, which is registered."
+            )
         _FAMILIES[family.name] = family
     _forms.cache_clear()
 
@@ -492,7 +541,8 @@ def names_to_compare(rounds: int) -> list[str]:
 
 
 def own_name(name: str) -> str:
-    """The name under which a mechanism is listed and recorded, of any spelling and of what others call it.
+    """The name under which a mechanism is listed and recorded, of any spelling and of what others
+    call it.
 
     >>> own_name("BandMF"), own_name("banded_toeplitz"), own_name("normalized-dp-ftrl"), own_name("unknown")
     ('banded-toeplitz', 'banded-toeplitz', 'normalized-tree', 'unknown')
@@ -515,9 +565,12 @@ def form_of(name: str) -> Form:
     form = _forms().get(own_name(name))
     if form is None:
         known = [*names(), *(other for family in families() for other in family.also)]
-        fix = "".join(f"Did you mean {near!r}? " for near in difflib.get_close_matches(name, known, 1, 0.5))
+        fix = "".join(
+            f"Did you mean {near!r}? " for near in difflib.get_close_matches(name, known, 1, 0.5)
+        )
         raise ValueError(
-            f"mechanism (name) must be a known one; got {name!r}. {fix}fedmf design --all lists them."
+            f"mechanism (name) must be a known one; got {name!r}. {fix}fedmf design --all lists"
+            " them."
         )
     return form
 
@@ -535,7 +588,8 @@ def accepted_parameters(name: str) -> list[str]:
 
 
 def optional_parameters(name: str) -> list[str]:
-    """Parameters that change the construction and are never searched: stamps, and taper where C is banded.
+    """Parameters that change the construction and are never searched: stamps, and taper where C is
+    banded.
 
     Raises:
         ValueError: unknown name.
@@ -565,8 +619,8 @@ def check_rounds(rounds: int) -> None:
     """
     if rounds > LARGEST_HORIZON:
         raise ValueError(
-            f"n (rounds) must be at most {LARGEST_HORIZON}; got {rounds}. No mechanism is built for more: "
-            "plan a shorter run."
+            f"n (rounds) must be at most {LARGEST_HORIZON}; got {rounds}. No mechanism is built for"
+            " more: plan a shorter run."
         )
 
 
@@ -589,18 +643,21 @@ def build(
         objective: which error.
 
     Raises:
-        ValueError: an unknown name, a parameter the mechanism does not take, a value out of range, or another
-            workload.
+        ValueError: an unknown name, a parameter the mechanism does not take, a value out of range,
+            or another workload.
 
     >>> build("cgd", Participation(64, 2, 32), params={"lambda": 0.9}).params
     {'lambda': 0.9}
     >>> build("bsr", Participation(64, 2, 32)).params
     {'bands': 32}
     """
-    form, n = form_of(name), participation.rounds
+    form = form_of(name)
+    n = participation.rounds
     check_rounds(n)
     workload = prefix(n) if workload is None else workload
     if workload.rounds != n:
         raise ValueError(f"A (workload) must have n={n} rounds, as C has; got {workload.rounds}.")
     given = {**({} if bands is None else {"bands": bands}), **(params or {})}
-    return Mechanism(form.name, *form.build(DesignRequest(participation, workload, objective), given))
+    return Mechanism(
+        form.name, *form.build(DesignRequest(participation, workload, objective), given)
+    )

@@ -1,11 +1,12 @@
-"""Toeplitz noise for strongly convex functions that need not be quadratic: Theorem 3.1 of ν-DP-FTRL.
+"""Toeplitz noise for strongly convex functions that need not be quadratic: Theorem 3.1 of
+ν-DP-FTRL.
 
-F is μ-strongly convex and L-smooth with its optimum at 0, and θ_{t+1} = θ_t − η(∇F(θ_t) + ζ_t) is stationary,
-ζ with spectrum S. Let u = ∇F(θ) − μθ and v = Lθ − ∇F(θ). Then u_t is a subgradient of one convex function at
-v_t, so that E⟨u_t, v_t − v_{t−k}⟩ ≥ 0 for every k and E⟨u_t, v_t⟩ ≥ 0. Their sum with weights λ_k ≥ 0, k ≠ 0,
-and λ_0 ≥ Σ_{k≠0} λ_k is a quadratic constraint at each frequency with the multiplier
-Λ(ω) = λ_0 − Σ_{k≠0} λ_k e^{ikω}. With m = ημ, ℓ = ηL, D = 1 − e^{iω} and ηG = DΘ − ηZ it becomes, after the
-2×2 condition of the theorem is solved for its corner,
+F is μ-strongly convex and L-smooth with its optimum at 0, and θ_{t+1} = θ_t − η(∇F(θ_t) + ζ_t) is
+stationary, ζ with spectrum S. Let u = ∇F(θ) − μθ and v = Lθ − ∇F(θ). Then u_t is a subgradient of
+one convex function at v_t, so that E⟨u_t, v_t − v_{t−k}⟩ ≥ 0 for every k and E⟨u_t, v_t⟩ ≥ 0. Their
+sum with weights λ_k ≥ 0, k ≠ 0, and λ_0 ≥ Σ_{k≠0} λ_k is a quadratic constraint at each frequency
+with the multiplier Λ(ω) = λ_0 − Σ_{k≠0} λ_k e^{ikω}. With m = ημ, ℓ = ηL, D = 1 − e^{iω} and ηG =
+DΘ − ηZ it becomes, after the 2×2 condition of the theorem is solved for its corner,
 
     E‖θ‖² ≤ η²·(1/2π)∫ ψ S dω,   ψ = ((ℓ − m)²|Λ|² + 2 Re Λ) / (2 Re[Λ (D* − m)(D − ℓ)] − 1)
 
@@ -29,7 +30,8 @@ from fedmf.mechanisms.design_cache import remembered, single_threaded
 from fedmf.mechanisms.lti import FREE_SPECTRUM, graded_quadrature, mean_power, minimum_phase
 from fedmf.mechanisms.registry import Family, Free, Parameter, at_once, register
 
-_ALTERNATIONS, _MOST_LAGS = 100, 32
+_ALTERNATIONS = 100
+_MOST_LAGS = 32
 # Where mu = L the best multiplier is infinite; this one is within 1e-9 of it.
 _LARGEST_SCALE = 1e9
 
@@ -59,7 +61,9 @@ class Multipliers:
             power *= circle
             multiplier -= later * power + earlier * power.conj()
         return _bound(
-            self.contraction, multiplier, 2.0 * (multiplier * _plant(self.contraction, omega)).real - 1.0
+            self.contraction,
+            multiplier,
+            2.0 * (multiplier * _plant(self.contraction, omega)).real - 1.0,
         )
 
 
@@ -71,20 +75,22 @@ def strongly_convex_lti(
     lags: int = 8,
     gradient_noise: float = 0.0,
 ) -> InverseToeplitz:
-    """The Toeplitz C with the lowest bound found for all functions with these μ and L, C⁻¹ = LTT(β).
+    """The Toeplitz C with the lowest bound found for all functions with these μ and L, C⁻¹ =
+    LTT(β).
 
-    Alternates |B|² ∝ ψ^{−1/2}, the best B for a bound ψ, and the convex program for ψ given B, until the
-    bound falls by less than 1e-9 of itself. Neither half can raise it; the end is a local optimum of the two.
-    Without lags (K = 0) the optimum is a `nu_ftrl`, with ν from μ, L and η.
+    Alternates |B|² ∝ ψ^{−1/2}, the best B for a bound ψ, and the convex program for ψ given B,
+    until the bound falls by less than 1e-9 of itself. Neither half can raise it; the end is a local
+    optimum of the two. Without lags (K = 0) the optimum is a `nu_ftrl`, with ν from μ, L and η.
 
     Args:
         rounds: n.
         strong_convexity: μ > 0.
         smoothness: L ≥ μ.
         learning_rate: η, 0 < η < 2/L.
-        lags: K, 0 to 32, multipliers on each side; more give a tighter bound, the gain falls with K.
-        gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients, relative to z, and C is
-            scaled to sensitivity 1.
+        lags: K, 0 to 32, multipliers on each side; more give a tighter bound, the gain falls with
+            K.
+        gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients, relative to z,
+            and C is scaled to sensitivity 1.
 
     Guarantees:
         β does not depend on n: the coefficients for fewer rounds are the first ones.
@@ -93,8 +99,8 @@ def strongly_convex_lti(
         ValueError: an argument is out of range, or ημ or 2 − ηL is below about 4e-6.
 
     References:
-        Choquette-Choo et al. (2024), arXiv:2310.06771, Theorem 3.1 and Appendix E, with the sign of the
-        multipliers corrected (see the errata).
+        Choquette-Choo et al. (2024), arXiv:2310.06771, Theorem 3.1 and Appendix E, with the sign of
+        the multipliers corrected (see the errata).
 
     >>> strongly_convex_lti(4, 0.1, 1.0, 0.5).correlation.round(2)
     array([ 1.  , -0.45, -0.1 , -0.04])
@@ -116,11 +122,12 @@ def strongly_convex_bound(
     lags: int = 8,
     gradient_noise: float = 0.0,
 ) -> float:
-    """An upper bound, per dimension, on E[F(θ) − F*] under Toeplitz noise C⁻¹z for every F of these μ and L.
+    """An upper bound, per dimension, on E[F(θ) − F*] under Toeplitz noise C⁻¹z for every F of these
+    μ and L.
 
     ½Lη²·(1/2π)∫ ψ(|B|² + s) dω at multipliers chosen for C, with z of unit variance: multiply by
-    d·(ζ·σ·sens(C))² for a mechanism. It holds for the average over many rounds. B is the polynomial of the n
-    coefficients of C⁻¹.
+    d·(ζ·σ·sens(C))² for a mechanism. It holds for the average over many rounds. B is the polynomial
+    of the n coefficients of C⁻¹.
 
     Args:
         factorization: C, Toeplitz.
@@ -131,7 +138,8 @@ def strongly_convex_bound(
         gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients, relative to z.
 
     Raises:
-        ValueError: C is not Toeplitz, or an argument is out of range, or ημ or 2 − ηL is below about 4e-6.
+        ValueError: C is not Toeplitz, or an argument is out of range, or ημ or 2 − ηL is below
+            about 4e-6.
 
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> round(strongly_convex_bound(identity(1), 1.0, 1.0, 0.5), 6)  # exact where mu = L
@@ -139,7 +147,9 @@ def strongly_convex_bound(
     """
     contraction = _contraction(strong_convexity, smoothness, learning_rate, lags, gradient_noise)
     if (column := factorization.toeplitz_column()) is None:
-        raise ValueError("C (factorization) must be Toeplitz; got one with columns that are not shifts.")
+        raise ValueError(
+            "C (factorization) must be Toeplitz; got one with columns that are not shifts."
+        )
     coefficients = reciprocal(column, column.size)
     distance = min(contraction[0], 2.0 - contraction[1])
     multipliers = _best_for(contraction, lags, coefficients, gradient_noise)
@@ -151,10 +161,11 @@ def strongly_convex_bound(
 
 @dataclass(frozen=True, eq=False)
 class _Program:
-    """Minimise Σ_i w_i S_i ψ_i over the multipliers λ_k = e^{x_0}·x_k, x_k ≥ 0, and λ_0 = e^{x_0}(1 + Σ x_k).
+    """Minimise Σ_i w_i S_i ψ_i over the multipliers λ_k = e^{x_0}·x_k, x_k ≥ 0, and λ_0 = e^{x_0}(1
+    + Σ x_k).
 
-    Λ, and the real part of Λ times what multiplies it in the denominator, are linear maps of λ, one row per
-    frequency; λ_0 is at most 1e9 times what any bound needs.
+    Λ, and the real part of Λ times what multiplies it in the denominator, are linear maps of λ, one
+    row per frequency; λ_0 is at most 1e9 times what any bound needs.
     """
 
     contraction: tuple[float, float]
@@ -168,14 +179,19 @@ class _Program:
         shifts = np.concatenate([np.arange(lags + 1), -np.arange(1, lags + 1)])
         multiplier = np.where(shifts == 0, 1.0, -1.0) * np.exp(1j * np.outer(omega, shifts))
         return cls(
-            contraction, weights, multiplier, 2.0 * (multiplier * _plant(contraction, omega)[:, None]).real
+            contraction,
+            weights,
+            multiplier,
+            2.0 * (multiplier * _plant(contraction, omega)[:, None]).real,
         )
 
     def psi(self, values: Vector) -> Vector:
         return _bound(self.contraction, self.multiplier @ values, self.denominator @ values - 1.0)
 
     def start(self) -> Vector:
-        """Strictly feasible: λ_0 with small equal λ_k, scaled so that the denominator is at least 1."""
+        """Strictly feasible: λ_0 with small equal λ_k, scaled so that the denominator is at least
+        1.
+        """
         size = self.denominator.shape[1]
         values = np.full(size, 0.01 / size)
         values[0] = 1.0
@@ -188,13 +204,16 @@ class _Program:
 
         from fedmf.mechanisms.optimise import optimise
 
-        weights, denominator = torch.tensor(self.weights * spectrum), torch.tensor(self.denominator)
-        real, imaginary = torch.tensor(self.multiplier.real.copy()), torch.tensor(self.multiplier.imag.copy())
+        weights = torch.tensor(self.weights * spectrum)
+        denominator = torch.tensor(self.denominator)
+        real = torch.tensor(self.multiplier.real.copy())
+        imaginary = torch.tensor(self.multiplier.imag.copy())
         spread = (self.contraction[1] - self.contraction[0]) ** 2
 
         def loss(x: Any) -> Any:
             values = torch.exp(x[0]) * torch.cat([1.0 + x[1:].sum()[None], x[1:]])
-            left, along = denominator @ values - 1.0, real @ values
+            left = denominator @ values - 1.0
+            along = real @ values
             if not bool((left > 0).all()):
                 return torch.tensor(float("inf"), dtype=torch.float64)
             size = along**2 + (imaginary @ values) ** 2
@@ -202,7 +221,8 @@ class _Program:
 
         most = _LARGEST_SCALE / self.denominator[:, 0].min()
         scale = max(start[0] - start[1:].sum(), 1e-9 * start[0])
-        x, low = np.append(np.log(scale), start[1:] / scale), np.append(-np.inf, np.zeros(start.size - 1))
+        x = np.append(np.log(scale), start[1:] / scale)
+        low = np.append(-np.inf, np.zeros(start.size - 1))
         x = optimise(loss, x, low, np.append(np.log(most), np.full(start.size - 1, np.inf)))
         return np.exp(x[0]) * np.append(1.0 + x[1:].sum(), x[1:])
 
@@ -211,7 +231,8 @@ class _Program:
 def _best_for(
     contraction: tuple[float, float], lags: int, coefficients: Vector, gradient_noise: float
 ) -> Multipliers:
-    program, distance = _Program.of(contraction, lags), min(contraction[0], 2.0 - contraction[1])
+    program = _Program.of(contraction, lags)
+    distance = min(contraction[0], 2.0 - contraction[1])
     at = np.exp(1j * np.outer(graded_quadrature(distance)[0], np.arange(coefficients.size)))
     spectrum = np.abs(at @ coefficients) ** 2 + gradient_noise
     return Multipliers(contraction, tuple(program.minimised(spectrum, program.start()).tolist()))
@@ -219,7 +240,8 @@ def _best_for(
 
 def _alternate(contraction: tuple[float, float], lags: int, gradient_noise: float) -> Multipliers:
     program = _Program.of(contraction, lags)
-    values, previous = program.start(), math.inf
+    values = program.start()
+    previous = math.inf
     for _ in range(_ALTERNATIONS):
         psi = program.psi(values)
         mean = program.weights @ np.sqrt(psi)
@@ -231,9 +253,13 @@ def _alternate(contraction: tuple[float, float], lags: int, gradient_noise: floa
     return Multipliers(contraction, tuple(values.tolist()))
 
 
-def _bound(contraction: tuple[float, float], multiplier: NDArray[np.complex128], left: Vector) -> Vector:
+def _bound(
+    contraction: tuple[float, float], multiplier: NDArray[np.complex128], left: Vector
+) -> Vector:
     """ψ, infinite where the denominator is not positive."""
-    numerator = (contraction[1] - contraction[0]) ** 2 * np.abs(multiplier) ** 2 + 2.0 * multiplier.real
+    numerator = (contraction[1] - contraction[0]) ** 2 * np.abs(
+        multiplier
+    ) ** 2 + 2.0 * multiplier.real
     return np.divide(numerator, left, out=np.full(left.shape, np.inf), where=left > 0)
 
 
@@ -244,7 +270,11 @@ def _plant(contraction: tuple[float, float], omega: Vector) -> NDArray[np.comple
 
 
 def _contraction(
-    strong_convexity: float, smoothness: float, learning_rate: float, lags: int, gradient_noise: float
+    strong_convexity: float,
+    smoothness: float,
+    learning_rate: float,
+    lags: int,
+    gradient_noise: float,
 ) -> tuple[float, float]:
     """(ημ, ηL), all arguments checked."""
     if isinstance(lags, bool) or not isinstance(lags, int) or not 0 <= lags <= _MOST_LAGS:
@@ -252,7 +282,9 @@ def _contraction(
     if not 0 <= gradient_noise < math.inf:
         raise ValueError(f"s (gradient_noise) must be finite and at least 0; got {gradient_noise}.")
     if not 0 < strong_convexity < math.inf:
-        raise ValueError(f"mu (strong_convexity) must be positive and finite; got {strong_convexity}.")
+        raise ValueError(
+            f"mu (strong_convexity) must be positive and finite; got {strong_convexity}."
+        )
     if not strong_convexity <= smoothness < math.inf:
         raise ValueError(
             f"L (smoothness) must be finite and at least mu={strong_convexity}; got {smoothness}."
@@ -277,7 +309,11 @@ register(
         lambda ask, v: _strongly_convex(
             ask.rounds, v["mu"], v["smoothness"], v["eta"], v["lags"], v["variance"]
         ),
-        (*FREE_SPECTRUM, Free(_LAGS, at_once(lambda ask, v: 8)), Free(_VARIANCE, at_once(lambda ask, v: 0))),
+        (
+            *FREE_SPECTRUM,
+            Free(_LAGS, at_once(lambda ask, v: 8)),
+            Free(_VARIANCE, at_once(lambda ask, v: 0)),
+        ),
         largest=1_000_000,
         largest_compared=0,
         optimized=True,

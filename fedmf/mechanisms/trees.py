@@ -1,4 +1,6 @@
-"""Tree aggregation as lower-triangular strategy matrices: binary with Honaker's estimators, and k-ary."""
+"""Tree aggregation as lower-triangular strategy matrices: binary with Honaker's estimators, and
+k-ary.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,18 @@ from fedmf.mechanisms.registry import Family, Free, Parameter, one_of, register
 
 
 def tree(rounds: int, full: bool = True) -> BlockTree:
-    """Binary tree aggregation: a noisy sum for every dyadic block of rounds that is complete by round n.
+    """Binary tree aggregation: a noisy sum for every dyadic block of rounds that is complete by
+    round n.
 
-    The tree's own strategy matrix T has a row per node. Releases depend on it through the covariance of the
-    noise in the prefix sums, so a square C with the same covariance releases the same distribution.
+    The tree's own strategy matrix T has a row per node. Releases depend on it through the
+    covariance of the noise in the prefix sums, so a square C with the same covariance releases the
+    same distribution.
 
-    *full*: every query is the best linear unbiased estimate from all nodes, that is B = A·T⁺. C is the
-    lower-triangular matrix with CᵀC = TᵀT, which makes that estimate round by round.
-    *online*: prefix t is the sum of the dyadic blocks of t, each estimated from the nodes inside it by
-    inverse variance. Here CᵀC = (NNᵀ)⁻¹ with N = A⁻¹B, at most TᵀT: what the estimator drops is not paid for.
+    *full*: every query is the best linear unbiased estimate from all nodes, that is B = A·T⁺. C is
+    the lower-triangular matrix with CᵀC = TᵀT, which makes that estimate round by round. *online*:
+    prefix t is the sum of the dyadic blocks of t, each estimated from the nodes inside it by
+    inverse variance. Here CᵀC = (NNᵀ)⁻¹ with N = A⁻¹B, at most TᵀT: what the estimator drops is not
+    paid for.
 
     Args:
         rounds: n, at most 4096.
@@ -34,26 +39,30 @@ def tree(rounds: int, full: bool = True) -> BlockTree:
         ValueError: n is out of range.
 
     References:
-        Honaker (2015), "Efficient Use of Differentially Private Binary Trees"; Denisov et al. (2022), on
-        factors that are made lower triangular.
+        Honaker (2015), "Efficient Use of Differentially Private Binary Trees"; Denisov et al.
+        (2022), on factors that are made lower triangular.
 
     >>> tree(2, full=True).matrix.round(3), tree(2, full=False).noise_row_variances().round(3)
     (array([[1.225, 0.   ],
            [0.707, 1.414]]), array([1., 1.]))
     """
     _check_rounds(rounds)
-    return BlockTree(BlockSums.of_strategy(lower_factor(_node_gram(rounds))) if full else _online(rounds))
+    return BlockTree(
+        BlockSums.of_strategy(lower_factor(_node_gram(rounds))) if full else _online(rounds)
+    )
 
 
 def _online(rounds: int) -> BlockSums:
     """x_t = a_v·z_t − Σ_{j<v} g_vj·D_j for rounds at which v levels close.
 
-    The estimate of a block from its node y and its halves' estimates is E_v = w_v·y + (1 − w_v)(E^L + E^R),
-    w_v = 2V/(1 + 2V) with V = w_{v−1} the variance of a half's, w_0 = 1. All halves that end with round t
-    are new in it, so E_v = a_v·z + Σ_{j<v} b_vj·D_j with b_vj = Π_{j<i≤v} (1 − w_i), D_j the left half
-    next to level j, and a_v² = w_v² + (1 − w_v)²·a_{v−1}². The row is the new part: E_v − Σ_{j<v} D_j.
+    The estimate of a block from its node y and its halves' estimates is E_v = w_v·y + (1 − w_v)(E^L
+    + E^R), w_v = 2V/(1 + 2V) with V = w_{v−1} the variance of a half's, w_0 = 1. All halves that
+    end with round t are new in it, so E_v = a_v·z + Σ_{j<v} b_vj·D_j with b_vj = Π_{j<i≤v} (1 −
+    w_i), D_j the left half next to level j, and a_v² = w_v² + (1 − w_v)²·a_{v−1}². The row is the
+    new part: E_v − Σ_{j<v} D_j.
     """
-    w, gain = [1.0], [1.0]
+    w = [1.0]
+    gain = [1.0]
     while 2 ** len(w) <= rounds:
         w.append(2 * w[-1] / (1 + 2 * w[-1]))
         gain.append(float(np.hypot(w[-1], (1 - w[-1]) * gain[-1])))
@@ -63,14 +72,18 @@ def _online(rounds: int) -> BlockSums:
         for j in range(closed_levels(t) - 1, -1, -1):
             share *= 1 - w[j + 1]
             weights[t, j] = 1 - share
-    return BlockSums(np.array([gain[closed_levels(t)] for t in range(rounds)]), weights, np.ones(rounds))
+    return BlockSums(
+        np.array([gain[closed_levels(t)] for t in range(rounds)]), weights, np.ones(rounds)
+    )
 
 
 def kary_tree(arity: int, rounds: int) -> KaryTree:
-    """The unweighted tree: row t of C sums the last a^v rounds, a^v the largest power of a dividing t.
+    """The unweighted tree: row t of C sums the last a^v rounds, a^v the largest power of a dividing
+    t.
 
-    Prefix t is the sum of as many rows as the digits of t in base a add up to. Blocks that end where their
-    parent ends are left out: they occur in no prefix. For arity 2 this is the Fenwick tree.
+    Prefix t is the sum of as many rows as the digits of t in base a add up to. Blocks that end
+    where their parent ends are left out: they occur in no prefix. For arity 2 this is the Fenwick
+    tree.
 
     Args:
         arity: a, 2 ≤ a.
@@ -83,7 +96,8 @@ def kary_tree(arity: int, rounds: int) -> KaryTree:
         ValueError: a or n is out of range.
 
     References:
-        Qardaji, Yang & Li (2013), "Understanding Hierarchical Methods for Differentially Private Histograms".
+        Qardaji, Yang & Li (2013), "Understanding Hierarchical Methods for Differentially Private
+        Histograms".
 
     >>> kary_tree(2, 4).matrix
     array([[1., 0., 0., 0.],
@@ -124,7 +138,11 @@ register(
         (
             Free(
                 Parameter(
-                    "full", "1 for the full estimator, 0 for online", integer=True, lowest=0, highest=1
+                    "full",
+                    "1 for the full estimator, 0 for online",
+                    integer=True,
+                    lowest=0,
+                    highest=1,
                 ),
                 one_of(1, 0),
             ),

@@ -14,4 +14,6 @@ from fedmf.values import by_kind
 __all__ = ["MODELS", "Architecture", "FlatModel", "Logistic", "LogitsOf", "Mlp", "mlp", "with_lora"]
 
 #: What `[model]` may be, by kind.
-MODELS: Final[dict[str, type[Architecture]]] = by_kind(Mlp, Cnn, Logistic, ResNet18, Lstm, Transformer)
+MODELS: Final[dict[str, type[Architecture]]] = by_kind(
+    Mlp, Cnn, Logistic, ResNet18, Lstm, Transformer
+)

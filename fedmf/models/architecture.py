@@ -19,7 +19,8 @@ Layers = list[tuple[str, nn.Module]]
 
 @dataclass(frozen=True)
 class Architecture(Value, ABC):
-    """A model with initial parameters that are a function of its fields and of the structure of examples.
+    """A model with initial parameters that are a function of its fields and of the structure of
+    examples.
 
     Attributes:
         takes_tokens: whether examples are token numbers, rather than numbers as such.
@@ -34,14 +35,16 @@ class Architecture(Value, ABC):
         str, Field("public file (.safetensors or .pt) of initial parameters, read by the server")
     ] = ""
 
-    def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0, seed: int = 0) -> nn.Module:
+    def build(
+        self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0, seed: int = 0
+    ) -> nn.Module:
         """The module, freshly initialised; no global random generator moves.
 
         Args:
             shape: of one example.
             outputs: length of the output for one example, or for one of its positions.
-            vocabulary: how many tokens there are, where the entries of an example are their numbers; 0 where
-                they are numbers as such.
+            vocabulary: how many tokens there are, where the entries of an example are their
+                numbers; 0 where they are numbers as such.
             seed: public seed of the initial parameters.
 
         Raises:
@@ -49,16 +52,18 @@ class Architecture(Value, ABC):
         """
         if self.takes_tokens and vocabulary < 1:
             raise ValueError(
-                f"model {self.kind} needs examples of token numbers; got numbers of shape {tuple(shape)}. "
-                "Use text data, or another model."
+                f"model {self.kind} needs examples of token numbers; got numbers of shape"
+                f" {tuple(shape)}. Use text data, or another model."
             )
         if vocabulary and not self.takes_tokens:
             raise ValueError(
-                f"model {self.kind} needs examples of numbers; got tokens below {vocabulary}. Use a token "
-                "model, such as lstm or transformer."
+                f"model {self.kind} needs examples of numbers; got tokens below {vocabulary}. Use a"
+                " token model, such as lstm or transformer."
             )
         if self.takes_tokens and len(shape) != 1:
-            raise ValueError(f"model {self.kind} needs examples of shape (positions,); got {tuple(shape)}.")
+            raise ValueError(
+                f"model {self.kind} needs examples of shape (positions,); got {tuple(shape)}."
+            )
         with initialised_from(seed):
             return self.module(shape, outputs, vocabulary)
 
@@ -80,8 +85,8 @@ def check_image(kind: str, shape: tuple[int, ...], least: int) -> tuple[int, int
     """Channels, height and width of an image with sides of at least ``least``."""
     if len(shape) != 3 or min(shape[1:]) < least:
         raise ValueError(
-            f"model {kind} needs examples of shape (channels, height, width) with sides of at least {least}; "
-            f"got {tuple(shape)}. Give the data an input_shape, or use another model."
+            f"model {kind} needs examples of shape (channels, height, width) with sides of at least"
+            f" {least}; got {tuple(shape)}. Give the data an input_shape, or use another model."
         )
     return shape
 

@@ -17,7 +17,8 @@ from fedmf.values import Field
 
 
 class Sinusoids(nn.Module):
-    """√width·x + sine and cosine waves of the position; their lengths grow geometrically to 10,000·2π.
+    """√width·x + sine and cosine waves of the position; their lengths grow geometrically to
+    10,000·2π.
 
     References:
         Vaswani et al. (2017), "Attention Is All You Need", sections 3.4 and 3.5.
@@ -59,7 +60,8 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (examples, positions, width), as x."""
         query, key, value = (
-            part.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in self.inputs(x).chunk(3, dim=-1)
+            part.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+            for part in self.inputs(x).chunk(3, dim=-1)
         )
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.output(mixed.transpose(-2, -3).flatten(-2))
@@ -69,11 +71,12 @@ class SelfAttention(nn.Module):
 class Transformer(Architecture):
     """Blocks of causal attention over embedded tokens, and an output for each position.
 
-    A position sees only itself and earlier ones, so that padding after a text changes none of its outputs.
+    A position sees only itself and earlier ones, so that padding after a text changes none of its
+    outputs.
 
     References:
-        Vaswani et al. (2017), "Attention Is All You Need"; Xiong et al. (2020), "On Layer Normalization in
-        the Transformer Architecture", for the norms before.
+        Vaswani et al. (2017), "Attention Is All You Need"; Xiong et al. (2020), "On Layer
+        Normalization in the Transformer Architecture", for the norms before.
     """
 
     kind: ClassVar[str] = "transformer"
@@ -88,7 +91,9 @@ class Transformer(Architecture):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.heads:
-            raise ValueError(f"width must be a multiple of heads; got {self.width} and {self.heads}.")
+            raise ValueError(
+                f"width must be a multiple of heads; got {self.width} and {self.heads}."
+            )
         if self.width % 2:
             raise ValueError(f"width must be even with sinusoidal positions; got {self.width}.")
 
@@ -102,7 +107,9 @@ class Transformer(Architecture):
             attention = _initialised(SelfAttention(self.width, self.heads))
             layers.append((f"attention{i}", self._block(attention)))
             units = self.feed_forward
-            forward = nn.Sequential(nn.Linear(self.width, units), nn.ReLU(), nn.Linear(units, self.width))
+            forward = nn.Sequential(
+                nn.Linear(self.width, units), nn.ReLU(), nn.Linear(units, self.width)
+            )
             layers.append((f"dense{i}", self._block(forward)))
         layers.append(("norm", nn.LayerNorm(self.width)))
         layers += pooled(self.pooling)

@@ -19,8 +19,9 @@ class ResNet18(Architecture):
     With the 3×3 stem for images of 32 pixels: 11,173,962 parameters for 10 classes.
 
     References:
-        He et al. (2016), "Deep Residual Learning for Image Recognition", table 1; Wu, He (2018), "Group
-        Normalization"; benchmarks/model/pytorch/module_modification.py of apple/pfl-research.
+        He et al. (2016), "Deep Residual Learning for Image Recognition", table 1; Wu, He (2018),
+        "Group Normalization"; benchmarks/model/pytorch/module_modification.py of
+        apple/pfl-research.
     """
 
     kind: ClassVar[str] = "resnet18"
@@ -34,23 +35,29 @@ class ResNet18(Architecture):
             for stride in (1 if width == 64 else 2, 1):
                 layers += [self._block(channels, width, stride), nn.ReLU()]
                 channels = width
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, outputs))
+        return nn.Sequential(
+            *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, outputs)
+        )
 
     def _block(self, channels: int, width: int, stride: int) -> nn.Module:
-        first, second = self._convolution(channels, width, 3, stride), self._convolution(width, width, 3, 1)
+        first = self._convolution(channels, width, 3, stride)
+        second = self._convolution(width, width, 3, 1)
         body = nn.Sequential(*first, nn.ReLU(), *second)
         if (channels, stride) == (width, 1):
             return Residual(body)
         return Residual(body, nn.Sequential(*self._convolution(channels, width, 1, stride)))
 
-    def _convolution(self, channels: int, width: int, side: int, stride: int) -> tuple[nn.Module, nn.Module]:
+    def _convolution(
+        self, channels: int, width: int, side: int, stride: int
+    ) -> tuple[nn.Module, nn.Module]:
         convolution = nn.Conv2d(channels, width, side, stride, padding=side // 2, bias=False)
         return convolution, nn.GroupNorm(32, width)
 
 
 @dataclass(frozen=True)
 class Cnn(Mlp):
-    """Two 3×3 convolutions (16 and 32 channels, padding 1), each with ReLU and 2×2 pooling, then an `Mlp`.
+    """Two 3×3 convolutions (16 and 32 channels, padding 1), each with ReLU and 2×2 pooling, then an
+    `Mlp`.
 
     Args:
         hidden_units: widths of the hidden dense layers.

@@ -69,4 +69,6 @@ def dense(inputs: int, hidden: Sequence[int], outputs: int) -> Layers:
 def _flattened(shape: Sequence[int], layers: Layers) -> nn.Module:
     """The layers behind a flattening one, unless examples are flat already."""
     model = nn.Sequential(OrderedDict(layers))
-    return model if len(shape) == 1 else nn.Sequential(OrderedDict(flatten=nn.Flatten(), layers=model))
+    return (
+        model if len(shape) == 1 else nn.Sequential(OrderedDict(flatten=nn.Flatten(), layers=model))
+    )

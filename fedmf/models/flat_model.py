@@ -23,14 +23,15 @@ _STATISTICS: Final = re.compile(r"(^|\.)(running_(mean|var)|num_batches_tracked)
 class FlatModel:
     """A module with trained parameters that are exchanged as one float32 vector of length d.
 
-    The module itself is only a template: trained parameters always come from the caller. Parameters that do
-    not require a gradient, and buffers, are constants of the model: they are not trained, clipped or sent,
-    and they are no part of d. A parameter under several names counts once, and stays one.
+    The module itself is only a template: trained parameters always come from the caller. Parameters
+    that do not require a gradient, and buffers, are constants of the model: they are not trained,
+    clipped or sent, and they are no part of d. A parameter under several names counts once, and
+    stays one.
 
     Raises:
-        ValueError: the module keeps statistics of data (a BatchNorm's would leave the client unclipped and
-            without noise), is lazy, has sparse gradients, trains a parameter that is not float32, or none at
-            all.
+        ValueError: the module keeps statistics of data (a BatchNorm's would leave the client
+            unclipped and without noise), is lazy, has sparse gradients, trains a parameter that is
+            not float32, or none at all.
     """
 
     module: nn.Module
@@ -39,27 +40,31 @@ class FlatModel:
         lazy = [name for name, p in self.module.named_parameters() if is_lazy(p)]
         if lazy:
             raise ValueError(
-                f"model must have parameters of known shapes; got {lazy[0]!r} of a lazy module. Call the "
-                "module once on an example first."
+                f"model must have parameters of known shapes; got {lazy[0]!r} of a lazy module."
+                " Call the module once on an example first."
             )
         sparse = [
-            name for name, part in self.module.named_modules() if getattr(part, "sparse", False) is True
+            name
+            for name, part in self.module.named_modules()
+            if getattr(part, "sparse", False) is True
         ]
         if sparse:
             raise ValueError(
-                f"model must have dense gradients, which are clipped and noised; got sparse=True in "
-                f"{sparse[0]!r}. Leave it out."
+                "model must have dense gradients, which are clipped and noised; got sparse=True in"
+                f" {sparse[0]!r}. Leave it out."
             )
         kept = [name for name, _ in self.module.named_buffers() if _STATISTICS.search(name)]
         if kept:
             raise ValueError(
-                f"model must keep no running statistics; got {kept[0]!r}. Statistics such as BatchNorm's "
-                "would be released without clipping or noise: use GroupNorm or LayerNorm."
+                f"model must keep no running statistics; got {kept[0]!r}. Statistics such as"
+                " BatchNorm's would be released without clipping or noise: use GroupNorm or"
+                " LayerNorm."
             )
         wrong = [name for name, p in self.trained.items() if p.dtype != torch.float32]
         if wrong:
             raise ValueError(
-                f"model parameters must be float32; got {wrong[0]!r} of another type. Call module.float()."
+                f"model parameters must be float32; got {wrong[0]!r} of another type. Call"
+                " module.float()."
             )
         if self.dimension == 0:
             frozen = "; all of them are frozen (requires_grad is False)" if self.constants else ""
@@ -67,15 +72,17 @@ class FlatModel:
 
     @cached_property
     def trained(self) -> dict[str, nn.Parameter]:
-        """The template's parameters that require a gradient, by the first name of each, in order."""
+        """The template's parameters that require a gradient, by the first name of each, in
+        order.
+        """
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     @cached_property
     def _places(self) -> dict[str, str]:
         """By every place of a module that holds a trained parameter, the parameter's first name.
 
-        A module that is used twice is one place: torch would put back what it took out of the first of its
-        names for the second one.
+        A module that is used twice is one place: torch would put back what it took out of the first
+        of its names for the second one.
         """
         first = {id(p): name for name, p in self.trained.items()}
         return {
@@ -92,7 +99,9 @@ class FlatModel:
     @property
     def constants(self) -> dict[str, Tensor]:
         """Frozen parameters, then buffers, by name."""
-        frozen = {name: p.detach() for name, p in self.module.named_parameters() if not p.requires_grad}
+        frozen = {
+            name: p.detach() for name, p in self.module.named_parameters() if not p.requires_grad
+        }
         return {**frozen, **dict(self.module.named_buffers())}
 
     @property
@@ -116,9 +125,12 @@ class FlatModel:
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of a (…, d) tensor by parameter name; leading dimensions are kept."""
-        views, offset = {}, 0
+        views = {}
+        offset = 0
         for name, p in self.trained.items():
-            views[name] = flat[..., offset : offset + p.numel()].reshape((*flat.shape[:-1], *p.shape))
+            views[name] = flat[..., offset : offset + p.numel()].reshape(
+                (*flat.shape[:-1], *p.shape)
+            )
             offset += p.numel()
         return views
 
@@ -131,12 +143,17 @@ class FlatModel:
         """The module's outputs at the flat parameters θ, shape (d,)."""
         return self.call(self.unflatten(flat), features)
 
-    def call(self, parameters: dict[str, Tensor], features: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """The module's outputs at trained parameters by name; several features are arguments by name.
+    def call(
+        self, parameters: dict[str, Tensor], features: Tensor | Mapping[str, Tensor]
+    ) -> Tensor:
+        """The module's outputs at trained parameters by name; several features are arguments by
+        name.
 
         Guarantees: no buffer is another one afterwards, whatever the module does.
         """
-        arguments, named = ((features,), {}) if isinstance(features, Tensor) else ((), dict(features))
+        arguments, named = (
+            ((features,), {}) if isinstance(features, Tensor) else ((), dict(features))
+        )
         # Copies, so that a pass that writes into a buffer leaves nothing behind for the next user.
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         values = {place: parameters[name] for place, name in self._places.items()}
@@ -153,8 +170,12 @@ class FlatModel:
         Returns:
             What ``load_state_dict`` of the same module takes.
         """
-        values, names = self.unflatten(flat), {id(p): name for name, p in self.trained.items()}
-        first = {name: names.get(id(p)) for name, p in self.module.named_parameters(remove_duplicate=False)}
+        values = self.unflatten(flat)
+        names = {id(p): name for name, p in self.trained.items()}
+        first = {
+            name: names.get(id(p))
+            for name, p in self.module.named_parameters(remove_duplicate=False)
+        }
         return {
             name: tensor.detach() if first.get(name) is None else values[str(first[name])]
             for name, tensor in self.module.state_dict().items()
@@ -168,7 +189,9 @@ class FlatModel:
         return type(self)(copy.deepcopy(self.module).to(target))
 
     def copied(self) -> Self:
-        """A module of its own, such as each thread needs, on the same tensors, which are never changed."""
+        """A module of its own, such as each thread needs, on the same tensors, which are never
+        changed.
+        """
         shared: dict[int, Any] = {
             id(tensor): tensor for tensor in (*self.module.parameters(), *self.module.buffers())
         }
@@ -178,7 +201,9 @@ class FlatModel:
         """SHA-256 in hexadecimal of names, types, shapes and values of the constants."""
         digest = hashlib.sha256()
         for name, tensor in self.constants.items():
-            digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode() + b"\n")
+            digest.update(
+                json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode() + b"\n"
+            )
             values = tensor.detach().cpu().contiguous().reshape(-1)
             digest.update(values.view(torch.uint8).numpy().data)
         return digest.hexdigest()

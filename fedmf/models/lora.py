@@ -1,4 +1,6 @@
-"""LoRA: a module of which only low-rank adapters are trained, through peft; and the logits of such models."""
+"""LoRA: a module of which only low-rank adapters are trained, through peft; and the logits of such
+models.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ class LogitsOf(nn.Module):
     """The tensor ``logits`` of what a model returns, as models of transformers do.
 
     Args:
-        inner: takes tokens as ``input_ids``, or several tensors by the names of its arguments. It is told to
-            keep no cache of keys and values.
+        inner: takes tokens as ``input_ids``, or several tensors by the names of its arguments. It
+            is told to keep no cache of keys and values.
     """
 
     def __init__(self, inner: nn.Module) -> None:
@@ -41,20 +43,22 @@ def with_lora(
     heads: Sequence[str] = (),
     seed: int = 0,
 ) -> nn.Module:
-    """Give a module low-rank adapters and freeze the rest: y = W·x + (α/r)·B·A·x with A and B trained.
+    """Give a module low-rank adapters and freeze the rest: y = W·x + (α/r)·B·A·x with A and B
+    trained.
 
     Args:
-        module: any; it is changed and returned, in evaluation mode, so that nothing in it draws at random.
+        module: any; it is changed and returned, in evaluation mode, so that nothing in it draws at
+            random.
         rank: r ≥ 1.
         alpha: α > 0.
-        targets: names of dense layers, or the ends of such names; all of them if left out, but for heads and
-            layers that share their weight with another module.
+        targets: names of dense layers, or the ends of such names; all of them if left out, but for
+            heads and layers that share their weight with another module.
         heads: names of modules that are trained as they are.
         seed: public seed of A; B starts at zero, so that the outputs equal the module's.
 
     Raises:
-        ConfigError: peft is not installed, a value is out of range, the module has dropout, or no layer or
-            module has such a name.
+        ConfigError: peft is not installed, a value is out of range, the module has dropout, or no
+            layer or module has such a name.
 
     References:
         Hu et al. (2022), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1.
@@ -75,20 +79,28 @@ def with_lora(
     for name, part in parts.items():
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p:
             raise ConfigError(
-                f"module (for LoRA) must have no dropout; got {type(part).__name__} {name!r}. Build it with "
-                "dropout 0, or call eval()."
+                f"module (for LoRA) must have no dropout; got {type(part).__name__} {name!r}. Build"
+                " it with dropout 0, or call eval()."
             )
     chosen = list(targets) or list(_dense_layers(module, heads))
     if not chosen:
         raise ConfigError("targets (of LoRA) must name dense layers; the module has none.")
-    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=chosen)  # pyright: ignore[reportArgumentType]
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,  # pyright: ignore[reportArgumentType]
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=chosen,
+    )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # which way round GPT-2 stores its weights
         torch.default_generator.manual_seed(seed)
         try:
             inject_adapter_in_model(config, module)
         except ValueError as error:
-            raise ConfigError(f"targets (of LoRA) must name dense layers; got {chosen}: {error}") from None
+            raise ConfigError(
+                f"targets (of LoRA) must name dense layers; got {chosen}: {error}"
+            ) from None
     for name in heads:
         parts[name].requires_grad_(True)
     return module.eval()

@@ -22,7 +22,9 @@ _RANGE: Final = 0.05
 
 def embedding_of(vocabulary: int, width: int) -> nn.Embedding:
     """A vector for each token."""
-    return nn.Embedding(vocabulary, width, _weight=torch.empty(vocabulary, width).uniform_(-_RANGE, _RANGE))
+    return nn.Embedding(
+        vocabulary, width, _weight=torch.empty(vocabulary, width).uniform_(-_RANGE, _RANGE)
+    )
 
 
 def pooled(pooling: str) -> Layers:
@@ -60,7 +62,9 @@ class Recurrent(nn.Module):
     def __init__(self, layer: nn.LSTM | nn.GRU) -> None:
         super().__init__()
         if not layer.batch_first or layer.num_layers != 1 or layer.bidirectional or layer.proj_size:
-            raise ValueError("layer must have batch_first, one layer, one direction and no projection.")
+            raise ValueError(
+                "layer must have batch_first, one layer, one direction and no projection."
+            )
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,7 +82,9 @@ class Lstm(Architecture):
     embedding: Annotated[int, Field("dimension of a token's embedding", ge=1)] = 32
     hidden: Annotated[int, Field("state size of each LSTM layer", ge=1)] = 64
     layers: Annotated[int, Field("number of layers", ge=1, le=64)] = 1
-    dense_units: Annotated[int, Field("units of a dense layer before the output; 0: none", ge=0)] = 0
+    dense_units: Annotated[
+        int, Field("units of a dense layer before the output; 0: none", ge=0)
+    ] = 0
     pooling: Pooling = "none"
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:

@@ -1,4 +1,6 @@
-"""Private moments of a stream: Joint Moment Estimation of mean and covariance, and its baselines."""
+"""Private moments of a stream: Joint Moment Estimation of mean and covariance, and its
+baselines.
+"""
 
 from fedmf.matrices.second_moment import (
     SECOND_MOMENTS,

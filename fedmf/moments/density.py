@@ -61,7 +61,9 @@ class GaussianEstimate:
         Raises:
             ValueError: Σ̂ is not positive definite.
         """
-        centred = torch.linalg.solve_triangular(self._cholesky(), (x - self.mean)[..., None], upper=False)
+        centred = torch.linalg.solve_triangular(
+            self._cholesky(), (x - self.mean)[..., None], upper=False
+        )
         return (centred[..., 0] ** 2).sum(-1)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -78,8 +80,8 @@ class GaussianEstimate:
         factor, info = torch.linalg.cholesky_ex(self.covariance)
         if int(info):
             raise ValueError(
-                f"Sigma (covariance) must be positive definite; got leading minor {int(info)} that is not. "
-                "Call projected(least_eigenvalue) first."
+                f"Sigma (covariance) must be positive definite; got leading minor {int(info)} that"
+                " is not. Call projected(least_eigenvalue) first."
             )
         return factor
 
@@ -87,17 +89,18 @@ class GaussianEstimate:
 def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
     """Positive definite covariances near the unbiased ones, and their shrinkage ρ.
 
-    1. Σ₁ = (1 − ρ)Σ̂ + ρ(tr Σ̂/d)·I with ρ = min(1, (1 − 2/p)·N/‖Σ̂ − (tr Σ̂/d)·I‖²): James and Stein's (1961)
-       move towards a multiple of the identity; the squared error is never larger where noise is Gaussian.
-       N = E‖Σ̂ − Σ‖² − Var(tr Σ̂)/d is the noise in that distance and p = d(d+1)/2 − 1 its dimension (d − 1
-       for variances alone); for p ≤ 2, so for d = 2, ρ = 0.
-    2. Each eigenvalue μ of Σ₁ becomes E[θ | θ ≥ 0] for θ ~ N(μ, s²), μ + s·φ(μ/s)/Φ(μ/s), where s is the
-       standard error of xᵀΣ₁x for a unit x: positive always, and μ itself where that is well above the noise.
-       For one number known to be positive its squared error is nowhere above s² (Katz 1961).
+    1. Σ₁ = (1 − ρ)Σ̂ + ρ(tr Σ̂/d)·I with ρ = min(1, (1 − 2/p)·N/‖Σ̂ − (tr Σ̂/d)·I‖²): James and
+       Stein's (1961) move towards a multiple of the identity; the squared error is never larger
+       where noise is Gaussian. N = E‖Σ̂ − Σ‖² − Var(tr Σ̂)/d is the noise in that distance and p =
+       d(d+1)/2 − 1 its dimension (d − 1 for variances alone); for p ≤ 2, so for d = 2, ρ = 0.
+    2. Each eigenvalue μ of Σ₁ becomes E[θ | θ ≥ 0] for θ ~ N(μ, s²), μ + s·φ(μ/s)/Φ(μ/s), where s
+       is the standard error of xᵀΣ₁x for a unit x: positive always, and μ itself where that is well
+       above the noise. For one number known to be positive its squared error is nowhere above s²
+       (Katz 1961).
     3. A trace above ζ², more than rows of that norm can have, is scaled to it.
 
-    The bias this costs: ρ(tr Σ/d·I − Σ) from the first step, and at most 0.8 s for each eigenvalue from the
-    second where μ ≥ 0. Both vanish with the noise.
+    The bias this costs: ρ(tr Σ/d·I − Σ) from the first step, and at most 0.8 s for each eigenvalue
+    from the second where μ ≥ 0. Both vanish with the noise.
 
     Args:
         raw: of one step or many.
@@ -109,11 +112,17 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
     if raw.full:
         values, vectors = np.linalg.eigh(raw.covariance)
     else:
-        values, vectors = raw.covariance, None
+        values = raw.covariance
+        vectors = None
     centre = values.mean(axis=-1, keepdims=True)
-    spread, of_trace = np.sum((values - centre) ** 2, axis=-1), raw.trace_variance()
+    spread = np.sum((values - centre) ** 2, axis=-1)
+    of_trace = raw.trace_variance()
     dimension = d * (d + 1) // 2 - 1 if raw.full else d - 1
-    noise = max(dimension - 2, 0) / max(dimension, 1) * np.maximum(raw.error_square() - of_trace / d, 0.0)
+    noise = (
+        max(dimension - 2, 0)
+        / max(dimension, 1)
+        * np.maximum(raw.error_square() - of_trace / d, 0.0)
+    )
     rho = np.minimum(1.0, noise / np.maximum(spread, np.finfo(np.float64).tiny))
     kept = 1 - rho
     shrunk = kept[..., None] * values + rho[..., None] * centre
@@ -132,15 +141,16 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
 class PrivateGaussian:
     """N(μ, Σ) as a stream's release gives it: as private as the release, and usable as it is.
 
-    Its intervals hold what the mean and covariance of the rows were (clipped as they were, with the weights
-    of the workload); they say nothing of a population that the rows were drawn from.
+    Its intervals hold what the mean and covariance of the rows were (clipped as they were, with the
+    weights of the workload); they say nothing of a population that the rows were drawn from.
 
     Args:
         raw: what was released, unbiased.
 
     Attributes:
         mean: μ, the released one, shortened to ζ if it is longer, shape (d,).
-        covariance: Σ, positive definite, shape (d, d), or variances, shape (d,): `shrunk_covariances`.
+        covariance: Σ, positive definite, shape (d, d), or variances, shape (d,):
+            `shrunk_covariances`.
         shrinkage: ρ, the part by which Σ̂ was moved to a multiple of the identity.
 
     >>> raw = NoisyMoments(np.array([0.3, 0.2]), np.array([[0.04, 0.05], [0.05, 0.03]]), 1e-4, 1e-4, 1.0)
@@ -165,7 +175,12 @@ class PrivateGaussian:
 
     @classmethod
     def of(
-        cls, mean: Array, covariance: Array, mean_error: float, second_error: float, norm_bound: float
+        cls,
+        mean: Array,
+        covariance: Array,
+        mean_error: float,
+        second_error: float,
+        norm_bound: float,
     ) -> Self:
         """From the fields of a release: mean, covariance and the standard errors √v and √v₂."""
         noise = np.array(mean_error**2), np.array(second_error**2)
@@ -182,9 +197,11 @@ class PrivateGaussian:
         return self.raw.mean_interval(level)
 
     def correlations(self, level: float = 0.95) -> tuple[Array, Array, Array]:
-        """Values, lower and upper ends, shape (d, d); a value is NaN where that is too noisy to say.
+        """Values, lower and upper ends, shape (d, d); a value is NaN where that is too noisy to
+        say.
 
-        Too noisy is an interval wider than 1. A value comes from `covariance`, moved into its interval.
+        Too noisy is an interval wider than 1. A value comes from `covariance`, moved into its
+        interval.
 
         Raises:
             ValueError: only the diagonal of the covariance was released.
@@ -222,7 +239,9 @@ def _lifted(z: Array) -> Array:
 
 
 def describe(raw: NoisyMoments) -> dict[str, Any]:
-    """Arrays of what `PrivateGaussian` says of many steps at once, by the names of a release's fields."""
+    """Arrays of what `PrivateGaussian` says of many steps at once, by the names of a release's
+    fields.
+    """
     covariance, rho = shrunk_covariances(raw)
     fields: dict[str, Any] = {"density_covariance": covariance, "shrinkage": rho}
     fields["covariance_low"], fields["covariance_high"] = raw.covariance_interval()

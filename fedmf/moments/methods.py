@@ -1,8 +1,9 @@
 """Methods that make both moments of a stream private, as values: JME, and what it is compared with.
 
-Every method releases A₁(X + C₁⁻¹Z₁) and, from its own noise, A₂(X•X + C₂⁻¹Z₂), with absolute noise standard
-deviations τ₁ (of Z₁) and τ₂ (of Z₂); post-processing has no second noise and squares the first. The levels of
-a method are for real numbers; `MomentMechanism.of_integers` adds what integers need.
+Every method releases A₁(X + C₁⁻¹Z₁) and, from its own noise, A₂(X•X + C₂⁻¹Z₂), with absolute noise
+standard deviations τ₁ (of Z₁) and τ₂ (of Z₂); post-processing has no second noise and squares the
+first. The levels of a method are for real numbers; `MomentMechanism.of_integers` adds what integers
+need.
 """
 
 from __future__ import annotations
@@ -57,9 +58,11 @@ class MomentMethod:
         name: as on the command line.
         summary: in one line.
         matrices: how many different strategy matrices it can take, 1 or 2.
-        weight: how noise is divided between the moments; None where the second has no noise of its own.
+        weight: how noise is divided between the moments; None where the second has no noise of its
+            own.
         levels: its noise.
-        multiplier: σ of a mechanism towards users of another contract (`MomentMechanism.multiplier_under`).
+        multiplier: σ of a mechanism towards users of another contract
+            (`MomentMechanism.multiplier_under`).
     """
 
     name: str
@@ -68,7 +71,8 @@ class MomentMethod:
     weight: MomentWeight | None
     levels: Levels = dataclasses.field(repr=False)
     multiplier: Callable[[MomentMechanism, Participation], float] = dataclasses.field(
-        default=lambda made, participation: made.first_std / made.levels_under(participation)[0], repr=False
+        default=lambda made, participation: made.first_std / made.levels_under(participation)[0],
+        repr=False,
     )
 
     @property
@@ -87,16 +91,24 @@ class MomentMethod:
             ValueError: too many matrices, or a weight that is out of range or has no meaning here.
         """
         if not 1 <= matrices <= 2:
-            raise ValueError(f"mechanism must be given once, or twice for the two moments; got {matrices}.")
+            raise ValueError(
+                f"mechanism must be given once, or twice for the two moments; got {matrices}."
+            )
         if matrices > self.matrices:
             raise ValueError(f"mechanism must be one for method {self.name}; got two.")
         if weight is None:
             return
         if self.weight is None:
-            raise ValueError(f"weight must be left out for method {self.name}, which has no second noise.")
+            raise ValueError(
+                f"weight must be left out for method {self.name}, which has no second noise."
+            )
         if not 0 < weight < self.weight.below:
-            limit = "positive" if math.isinf(self.weight.below) else f"in (0, {self.weight.below:g})"
-            raise ValueError(f"{self.weight.symbol} ({self.weight.meaning}) must be {limit}; got {weight}.")
+            limit = (
+                "positive" if math.isinf(self.weight.below) else f"in (0, {self.weight.below:g})"
+            )
+            raise ValueError(
+                f"{self.weight.symbol} ({self.weight.meaning}) must be {limit}; got {weight}."
+            )
 
     def mechanism(
         self,
@@ -120,14 +132,29 @@ class MomentMethod:
         """
         self.check(len(strategies), weight)
         if not 0 < noise_multiplier < math.inf:
-            raise ValueError(f"sigma (noise multiplier) must be positive and finite; got {noise_multiplier}.")
-        first, second = strategies[0], strategies[-1]
+            raise ValueError(
+                f"sigma (noise multiplier) must be positive and finite; got {noise_multiplier}."
+            )
+        first = strategies[0]
+        second = strategies[-1]
         if self.weight is not None and weight is None:
             weight = self.weight.default(first, second, participation, users)
-        tau_1, tau_2, s = self.levels(first, second, participation, users, noise_multiplier, weight or 0.0)
+        tau_1, tau_2, s = self.levels(
+            first, second, participation, users, noise_multiplier, weight or 0.0
+        )
         own = second if self.second_noise else None
         return MomentMechanism(
-            self, first, own, tau_1, tau_2, participation, users, noise_multiplier, s, weight, own is None
+            self,
+            first,
+            own,
+            tau_1,
+            tau_2,
+            participation,
+            users,
+            noise_multiplier,
+            s,
+            weight,
+            own is None,
         )
 
 
@@ -143,7 +170,8 @@ class MomentMechanism:
         second_std: τ₂, for Z₂ (units of x²); None without Z₂.
         participation: (n, k, b).
         users: ζ, dimension class, adjacency.
-        noise_multiplier: σ; the pair of releases is σ-Gaussian: as private as N(0, σ²) on sensitivity 1.
+        noise_multiplier: σ; the pair of releases is σ-Gaussian: as private as N(0, σ²) on
+            sensitivity 1.
         sensitivity: s, or of the first moment where only it is released; exact or a labelled bound.
         weight: λ of JME, the share α of IME, τ of CS; None for post-processing.
         debiased: whether squares of private rows lose their known bias.
@@ -171,7 +199,8 @@ class MomentMechanism:
             not self.method.second_noise
         }:
             raise ValueError(
-                f"C_2, tau_2 and the weight (second moment) must be as for method {self.method.name}."
+                "C_2, tau_2 and the weight (second moment) must be as for method"
+                f" {self.method.name}."
             )
 
     @property
@@ -200,8 +229,8 @@ class MomentMechanism:
     def of_integers(self, moment: SecondMoment) -> MomentMechanism:
         """Return the mechanism for integers, with units and enough noise for them.
 
-        With μ = 1/σ for real numbers, integers have μ + √((W₁/τ₁)² + (W₂/τ₂)²), where W₂ includes the
-        rounding of products. Both τ grow by one factor until that is 1/σ again.
+        With μ = 1/σ for real numbers, integers have μ + √((W₁/τ₁)² + (W₂/τ₂)²), where W₂ includes
+        the rounding of products. Both τ grow by one factor until that is 1/σ again.
 
         Args:
             moment: the second one.
@@ -215,14 +244,16 @@ class MomentMechanism:
         if self.method.second_noise:
             second, second_std = self.second_noise
             ratio = second_std / self.first_std / zeta
-            moved = NEAR * math.sqrt(moment.size) * stated_sensitivity(second, self.participation).value
+            moved = (
+                NEAR * math.sqrt(moment.size) * stated_sensitivity(second, self.participation).value
+            )
             parts.append(Part(second, moment.size, MOST_ROWS, ratio, moved))
         sensitivity = self.first_std / zeta / self.noise_multiplier
         std, rounding = calibrated(parts, sensitivity, self.noise_multiplier)
         if rounding.bits[-1] > 2 * rounding.bits[0]:
             raise ValueError(
-                f"noise of the first moment must be below 2^20 zeta next to so little of the second; got "
-                f"{std:.3g} zeta. Use a smaller weight or a larger epsilon."
+                "noise of the first moment must be below 2^20 zeta next to so little of the"
+                f" second; got {std:.3g} zeta. Use a smaller weight or a larger epsilon."
             )
         return replace(
             self,
@@ -242,13 +273,16 @@ class MomentMechanism:
     def levels_under(self, participation: Participation) -> tuple[float, float | None, Sensitivity]:
         """τ₁, τ₂ and the sensitivity for σ = 1 and another contract."""
         second = self.first if self.second is None else self.second
-        return self.method.levels(self.first, second, participation, self.users, 1.0, self.weight or 0.0)
+        return self.method.levels(
+            self.first, second, participation, self.users, 1.0, self.weight or 0.0
+        )
 
     def multiplier_under(self, participation: Participation) -> float:
-        """σ towards users who took part as this contract says: the levels τ₁, τ₂ over their own sensitivity.
+        """σ towards users who took part as this contract says: the levels τ₁, τ₂ over their own
+        sensitivity.
 
-        A stricter contract than the planned one (fewer participations, further apart) gives a larger σ. What
-        integers cost counts whole, whoever took part.
+        A stricter contract than the planned one (fewer participations, further apart) gives a
+        larger σ. What integers cost counts whole, whoever took part.
         """
         added = self.rounding.movement * self.users.norm_bound / self.first_std
         return 1 / (1 / self.method.multiplier(self, participation) + added)
@@ -281,13 +315,16 @@ def mechanism_from_dict(description: Mapping[str, Any]) -> MomentMechanism:
     """
     fields = dict(description)
     first = factorization_from_dict(fields.pop("first"))
-    second, shared = fields.pop("second"), fields.pop("shared")
+    second = fields.pop("second")
+    shared = fields.pop("shared")
     return MomentMechanism(
         **{
             **fields,
             "method": METHODS[fields["method"]],
             "first": first,
-            "second": first if shared else None if second is None else factorization_from_dict(second),
+            "second": (
+                first if shared else None if second is None else factorization_from_dict(second)
+            ),
             "participation": Participation(**fields["participation"]),
             "users": UserRange(**fields["users"]),
             "sensitivity": Sensitivity(**fields["sensitivity"]),
@@ -301,10 +338,13 @@ def default_weight(
 ) -> float:
     """λ: the largest that is free for equal matrices (replace-one), or equal shares (zero-out).
 
-    With R = sens(C₁)²/(ζ² sens(C₂)²): free_weight·R for replace-one. Under zero-out nothing is free,
-    s² = ζ² sens(C₁)² + λζ⁴ sens(C₂)² at most, and λ = R gives each moment half of it.
+    With R = sens(C₁)²/(ζ² sens(C₂)²): free_weight·R for replace-one. Under zero-out nothing is
+    free, s² = ζ² sens(C₁)² + λζ⁴ sens(C₂)² at most, and λ = R gives each moment half of it.
     """
-    ratio = stated_sensitivity(first, participation).value / stated_sensitivity(second, participation).value
+    ratio = (
+        stated_sensitivity(first, participation).value
+        / stated_sensitivity(second, participation).value
+    )
     free = free_weight(users.dimension) if users.adjacency == "replace-one" else 1.0
     return free * (ratio / users.norm_bound) ** 2
 
@@ -331,12 +371,18 @@ def _ime(
     sigma: float,
     share: float,
 ) -> tuple[float, float, Sensitivity]:
-    """Two mechanisms under the GDP split μ₁² = αμ², μ₂² = (1 − α)μ² (Algorithm 4, with its proof's split).
+    """Two mechanisms under the GDP split μ₁² = αμ², μ₂² = (1 − α)μ² (Algorithm 4, with its proof's
+    split).
 
-    ‖x − y‖ ≤ 2ζ and ‖x⊗x − y⊗y‖ ≤ √2ζ² (d ≥ 2) or ζ² (d = 1) under replace-one; ζ and ζ² under zero-out.
+    ‖x − y‖ ≤ 2ζ and ‖x⊗x − y⊗y‖ ≤ √2ζ² (d ≥ 2) or ζ² (d = 1) under replace-one; ζ and ζ² under
+    zero-out.
     """
-    zeta, both = users.norm_bound, users.adjacency == "replace-one"
-    reach = zeta * (2 if both else 1), zeta**2 * (math.sqrt(2) if both and users.dimension > 1 else 1)
+    zeta = users.norm_bound
+    both = users.adjacency == "replace-one"
+    reach = (
+        zeta * (2 if both else 1),
+        zeta**2 * (math.sqrt(2) if both and users.dimension > 1 else 1),
+    )
     s_1, s_2 = (stated_sensitivity(C, participation) for C in (first, second))
     tau_1 = s_1.value * reach[0] * sigma / math.sqrt(share)
     tau_2 = s_2.value * reach[1] * sigma / math.sqrt(1 - share)
@@ -350,8 +396,10 @@ def _split_multiplier(made: MomentMechanism, participation: Participation) -> fl
     level_1, level_2, _ = made.levels_under(participation)
     assert level_2 is not None
     assert made.weight is not None
-    (_, second_std), share = made.second_noise, made.weight
-    first, second = level_1 * math.sqrt(share), level_2 * math.sqrt(1 - share)
+    _, second_std = made.second_noise
+    share = made.weight
+    first = level_1 * math.sqrt(share)
+    second = level_2 * math.sqrt(1 - share)
     return 1 / math.hypot(first / made.first_std, second / second_std)
 
 
@@ -386,13 +434,19 @@ def _pp(
     sigma: float,
     weight: float,
 ) -> tuple[float, None, Sensitivity]:
-    """Only x̂ is private; the second moment is x̂⊗x̂ − τ₁²·[C₁⁻¹C₁⁻ᵀ]_tt·I (Algorithm 6, corrected)."""
+    """Only x̂ is private; the second moment is x̂⊗x̂ − τ₁²·[C₁⁻¹C₁⁻ᵀ]_tt·I (Algorithm 6,
+    corrected).
+    """
     std, s = _alone(first, participation, users, users.norm_bound, sigma)
     return std, None, s
 
 
 _LAMBDA: Final = MomentWeight(
-    "lambda", "weight of the second moment", math.inf, "the largest that costs nothing", default_weight
+    "lambda",
+    "weight of the second moment",
+    math.inf,
+    "the largest that costs nothing",
+    default_weight,
 )
 _ALPHA: Final = MomentWeight("alpha", "share of the first moment", 1.0, "1/2", lambda *_: 0.5)
 _TAU: Final = MomentWeight(

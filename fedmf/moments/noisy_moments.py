@@ -1,7 +1,8 @@
-"""A private mean and covariance with the known variances of their noise: errors, intervals, correlations.
+"""A private mean and covariance with the known variances of their noise: errors, intervals,
+correlations.
 
-With m̂ = m + e, e ~ N(0, v·I), and Ŝ = S + E, E symmetric with variance v₂ on and v₂/2 off the diagonal, the
-unbiased Σ̂ = Ŝ − m̂m̂ᵀ + v·I misses Σ = S − mmᵀ by E − meᵀ − emᵀ − (eeᵀ − v·I). So
+With m̂ = m + e, e ~ N(0, v·I), and Ŝ = S + E, E symmetric with variance v₂ on and v₂/2 off the
+diagonal, the unbiased Σ̂ = Ŝ − m̂m̂ᵀ + v·I misses Σ = S − mmᵀ by E − meᵀ − emᵀ − (eeᵀ − v·I). So
 
     Var Σ̂_ab = v₂/2 + v(m_a² + m_b²) + v²   (a ≠ b),      Var Σ̂_aa = v₂ + 4v·m_a² + 2v².
 
@@ -28,9 +29,11 @@ class NoisyMoments:
 
     Args:
         mean: m̂, shape (…, d).
-        covariance: Σ̂ before anything is done to it, shape (…, d, d), or its diagonal, shape (…, d).
+        covariance: Σ̂ before anything is done to it, shape (…, d, d), or its diagonal, shape (…,
+            d).
         mean_variance: v, of the noise of each coordinate of m̂, shape (…).
-        second_variance: v₂, of the noise of each diagonal entry of Ŝ (half of it elsewhere), shape (…).
+        second_variance: v₂, of the noise of each diagonal entry of Ŝ (half of it elsewhere), shape
+            (…).
         norm_bound: ζ: no row is longer, so ‖m‖ ≤ ζ and tr Σ ≤ ζ².
     """
 
@@ -56,16 +59,18 @@ class NoisyMoments:
         Args:
             level: chance that the interval of an entry holds its true value, each by itself.
         """
-        half = _normal_quantile(1 - (1 - _checked(level)) / 2) * np.sqrt(self.mean_variance)[..., None]
+        half = (
+            _normal_quantile(1 - (1 - _checked(level)) / 2) * np.sqrt(self.mean_variance)[..., None]
+        )
         return self._within(self.mean, half, -self.norm_bound, self.norm_bound)
 
     def covariance_interval(self, level: float = 0.95) -> Interval:
         """Of each Σ_ab, around the unbiased Σ̂_ab, within what rows of norm ≤ ζ allow.
 
-        Var Σ̂_ab grows with |m_a| and |m_b|, which are only known with noise. With a part β of 1 − level the
-        interval takes √(m_a² + m_b²) at its upper limit √(m̂_a² + m̂_b²) + z_β√v (Berger and Boos 1994), and
-        1 − level − β is left to the two ends. The part of the error that is not Gaussian, e_a·e_b, has by
-        then a small share of the variance for which the interval is made.
+        Var Σ̂_ab grows with |m_a| and |m_b|, which are only known with noise. With a part β of 1 −
+        level the interval takes √(m_a² + m_b²) at its upper limit √(m̂_a² + m̂_b²) + z_β√v (Berger
+        and Boos 1994), and 1 − level − β is left to the two ends. The part of the error that is not
+        Gaussian, e_a·e_b, has by then a small share of the variance for which the interval is made.
 
         Args:
             level: chance that the interval of an entry holds its true value, each by itself.
@@ -74,8 +79,11 @@ class NoisyMoments:
             At least `level`, whatever the data; tests/moments/test_density.py measures it.
         """
         missed = 1 - _checked(level)
-        low, high = -(self.norm_bound**2) / 2, self.norm_bound**2 / 2
-        half = _normal_quantile(1 - (1 - _MEAN_SHARE) * missed / 2) * np.sqrt(self._largest_variances(missed))
+        low = -(self.norm_bound**2) / 2
+        high = self.norm_bound**2 / 2
+        half = _normal_quantile(1 - (1 - _MEAN_SHARE) * missed / 2) * np.sqrt(
+            self._largest_variances(missed)
+        )
         below, above = self._within(self.covariance, half, low, high)
         if not self.full:
             return self._within(self.covariance, half, 0.0, self.norm_bound**2)
@@ -88,8 +96,8 @@ class NoisyMoments:
     def correlation_interval(self, level: float = 0.95) -> Interval:
         """Of each Σ_ab/√(Σ_aa Σ_bb), within ±1, shape (…, d, d).
 
-        By the intervals of the covariance (three fifths of 1 − level) and of both variances (a fifth each),
-        so conservative.
+        By the intervals of the covariance (three fifths of 1 − level) and of both variances (a
+        fifth each), so conservative.
 
         Raises:
             ValueError: only the diagonal of the covariance was released.
@@ -118,12 +126,14 @@ class NoisyMoments:
 
     def trace_variance(self) -> Array:
         """Var tr Σ̂, shape (…)."""
-        d, v = self.mean.shape[-1], self.mean_variance
+        d = self.mean.shape[-1]
+        v = self.mean_variance
         return d * self.second_variance + 4 * v * self.mean_square() + 2 * d * v**2
 
     def error_square(self) -> Array:
         """E‖Σ̂ − Σ‖_F², shape (…): with the noise of this release."""
-        d, v = self.mean.shape[-1], self.mean_variance
+        d = self.mean.shape[-1]
+        v = self.mean_variance
         if not self.full:
             return self.trace_variance()
         linear = 2 * (d + 1) * v * self.mean_square()
@@ -131,15 +141,21 @@ class NoisyMoments:
 
     def trace_interval(self, level: float = 0.95) -> Interval:
         """Of tr Σ, the sum of the variances, within [0, ζ²]."""
-        missed, v, d = 1 - _checked(level), self.mean_variance, self.mean.shape[-1]
-        norm = np.linalg.norm(self.mean, axis=-1) + _normal_quantile(1 - _MEAN_SHARE * missed) * np.sqrt(v)
+        missed = 1 - _checked(level)
+        v = self.mean_variance
+        d = self.mean.shape[-1]
+        norm = np.linalg.norm(self.mean, axis=-1) + _normal_quantile(
+            1 - _MEAN_SHARE * missed
+        ) * np.sqrt(v)
         spread = np.sqrt(d * self.second_variance + 4 * v * norm**2 + 2 * d * v**2)
         half = _normal_quantile(1 - (1 - _MEAN_SHARE) * missed / 2) * spread
         trace = np.sum(_diagonal(self.covariance) if self.full else self.covariance, axis=-1)
         return self._within(trace, half, 0.0, self.norm_bound**2)
 
     def _largest_variances(self, missed: float) -> Array:
-        """Var of each entry of Σ̂ at the upper limit of the mean, which is exceeded with chance β."""
+        """Var of each entry of Σ̂ at the upper limit of the mean, which is exceeded with chance
+        β.
+        """
         v = np.asarray(self.mean_variance)[..., None]
         room = _normal_quantile(1 - _MEAN_SHARE * missed) * np.sqrt(v)
         alone = (np.abs(self.mean) + room) ** 2
@@ -155,7 +171,8 @@ class NoisyMoments:
         if not self.full:
             return own
         sums = squares[..., :, None] + squares[..., None, :] if sums is None else sums
-        v, second = v[..., None], second[..., None]
+        v = v[..., None]
+        second = second[..., None]
         variances = second / 2 + v * sums + v**2
         index = np.arange(squares.shape[-1])
         variances[..., index, index] = own

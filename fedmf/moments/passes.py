@@ -22,14 +22,18 @@ def feed_back(out: Any, outputs: Any, t: int, lags: Any, weights: Any) -> None:
         outputs: outputs[i mod past] is y_i of the steps before t, and of the last steps afterwards.
         lags: from 1 to past.
     """
-    rows, past = out.shape[0], outputs.shape[0]
+    rows = out.shape[0]
+    past = outputs.shape[0]
     for low in range(0, out.shape[1], _NEAR):
         high = min(low + _NEAR, out.shape[1])
         for i in range(rows):
             y = out[i, low:high]
             for k in range(lags.size):
-                lag, weight = lags[k], weights[k]
-                earlier = out[i - lag, low:high] if lag <= i else outputs[(t + i - lag) % past, low:high]
+                lag = lags[k]
+                weight = weights[k]
+                earlier = (
+                    out[i - lag, low:high] if lag <= i else outputs[(t + i - lag) % past, low:high]
+                )
                 if weight == -1.0:
                     for j in range(y.size):
                         y[j] += earlier[j]

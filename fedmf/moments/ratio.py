@@ -1,18 +1,20 @@
 """Means of the rows that count, as a noisy sum over a noisy count, with Fieller's interval.
 
-A row that counts enters a stream as (x, c), ‖x‖ ≤ ζ, and one that does not as 0, so that both are of norm
-√(ζ² + c²) at most. A release of such rows is (Y, R) with independent noise of variance v in every coordinate:
-Y = S + e, R = c·N + e₀, where N is the weight of the rows that count and S/N = m their mean.
+A row that counts enters a stream as (x, c), ‖x‖ ≤ ζ, and one that does not as 0, so that both are
+of norm √(ζ² + c²) at most. A release of such rows is (Y, R) with independent noise of variance v in
+every coordinate: Y = S + e, R = c·N + e₀, where N is the weight of the rows that count and S/N = m
+their mean.
 
-**Fieller's interval** (Fieller 1954). For the true m_a, Y_a − m_a·R/c ~ N(0, v·(1 + m_a²/c²)) exactly, so
-{θ : (Y_a − θR/c)² ≤ z²v·(1 + θ²/c²)} holds m_a with the level of z, whatever N is. With R > z√v it is the
-interval with the ends (Y_a·R/c ± z√(v·(D + Y_a²/c²)))/D, D = (R² − z²v)/c². Else the interval of the count
-itself reaches 0: too few rows to tell, and the set is unbounded; all that is known of m_a is its public
-bounds, which hold it too.
+**Fieller's interval** (Fieller 1954). For the true m_a, Y_a − m_a·R/c ~ N(0, v·(1 + m_a²/c²))
+exactly, so {θ : (Y_a − θR/c)² ≤ z²v·(1 + θ²/c²)} holds m_a with the level of z, whatever N is. With
+R > z√v it is the interval with the ends (Y_a·R/c ± z√(v·(D + Y_a²/c²)))/D, D = (R² − z²v)/c². Else
+the interval of the count itself reaches 0: too few rows to tell, and the set is unbounded; all that
+is known of m_a is its public bounds, which hold it too.
 
-**The price**. σ and C fixed, v is proportional to ζ² + c², and for large N the errors of all means add up to
-Σ_a v(1 + m_a²/c²)/N² ∝ (ζ² + c²)(d + ‖m‖²/c²). At the worst ‖m‖ = ζ it is least for c = ζ·d^(−1/4), where it
-is (1 + 1/√d)² times the d·ζ² of a stream that counts nothing: standard errors grow by 1 + 1/√d at most.
+**The price**. σ and C fixed, v is proportional to ζ² + c², and for large N the errors of all means
+add up to Σ_a v(1 + m_a²/c²)/N² ∝ (ζ² + c²)(d + ‖m‖²/c²). At the worst ‖m‖ = ζ it is least for c =
+ζ·d^(−1/4), where it is (1 + 1/√d)² times the d·ζ² of a stream that counts nothing: standard errors
+grow by 1 + 1/√d at most.
 """
 
 from __future__ import annotations
@@ -45,8 +47,11 @@ class NoisyRatio:
     few: NDArray[np.bool_]
 
 
-def fieller(sums: Array, counted: Array, variance: Array, weight: float, level: float = 0.95) -> NoisyRatio:
-    """Means with intervals that hold them with a chance of `level` each, however small the count is.
+def fieller(
+    sums: Array, counted: Array, variance: Array, weight: float, level: float = 0.95
+) -> NoisyRatio:
+    """Means with intervals that hold them with a chance of `level` each, however small the count
+    is.
 
     Args:
         sums: Y, shape (…, d).
@@ -66,7 +71,9 @@ def fieller(sums: Array, counted: Array, variance: Array, weight: float, level: 
     (0.5, 0.464, 0.537, False)
     """
     z = float(special.ndtri((1 + level) / 2))
-    Y, R, v = np.asarray(sums), np.asarray(counted)[..., None], np.asarray(variance)[..., None]
+    Y = np.asarray(sums)
+    R = np.asarray(counted)[..., None]
+    v = np.asarray(variance)[..., None]
     few = z * np.sqrt(v) >= R
     with np.errstate(divide="ignore", invalid="ignore"):
         D = (R**2 - z**2 * v) / weight**2
@@ -74,4 +81,6 @@ def fieller(sums: Array, counted: Array, variance: Array, weight: float, level: 
         low, high = ((Y * R / weight + end * half) / D for end in (-1, 1))
         mean = np.where(few, np.nan, weight * Y / R)
         error = np.sqrt(v * (1 + mean**2 / weight**2)) * weight / R
-    return NoisyRatio(mean, error, np.where(few, -np.inf, low), np.where(few, np.inf, high), few[..., 0])
+    return NoisyRatio(
+        mean, error, np.where(few, -np.inf, low), np.where(few, np.inf, high), few[..., 0]
+    )

@@ -15,8 +15,8 @@ from fedmf.matrices.workload import ToeplitzWorkload
 def recursion_of(workload: ToeplitzWorkload) -> tuple[Vector, Vector]:
     """(num, den) with Σ_j den_j y_{t−j} = Σ_j num_j v_{t−j}, den_0 = 1, for y = LTT(a)v.
 
-    From the known factors of a(x) where it has any with whole exponents, else num = a up to its last
-    non-zero coefficient and den = 1.
+    From the known factors of a(x) where it has any with whole exponents, else num = a up to its
+    last non-zero coefficient and den = 1.
 
     >>> from fedmf.matrices.workload import window
     >>> recursion_of(window(4, 8))
@@ -27,10 +27,12 @@ def recursion_of(workload: ToeplitzWorkload) -> tuple[Vector, Vector]:
     factors = workload.factors
     if factors is None or any(exponent != int(exponent) for _, exponent, _ in factors):
         return plain, np.ones(1)
-    num, den = np.full(1, a[0]), np.ones(1)
+    num = np.full(1, a[0])
+    den = np.ones(1)
     for rho, exponent, stride in factors:
         factor = np.zeros(stride + 1)
-        factor[0], factor[stride] = 1.0, -rho
+        factor[0] = 1.0
+        factor[stride] = -rho
         for _ in range(abs(int(exponent))):
             if exponent > 0:
                 num = np.convolve(num, factor)
@@ -50,8 +52,8 @@ class RunningWorkload:
         device: where they live.
 
     Guarantees:
-        Memory is (number of past inputs and outputs in the recursion) × size: 1 for prefix sums, averages
-        and exponential decay, w + 1 for a window, n for a workload without known factors.
+        Memory is (number of past inputs and outputs in the recursion) × size: 1 for prefix sums,
+        averages and exponential decay, w + 1 for a window, n for a workload without known factors.
     """
 
     def __init__(
@@ -63,7 +65,8 @@ class RunningWorkload:
         self.workload = workload
         self._t = 0
         self._num, self._den = recursion_of(workload)
-        inputs, outputs = self._num.size - 1, self._den.size - 1
+        inputs = self._num.size - 1
+        outputs = self._den.size - 1
         self._inputs = torch.zeros(inputs, size, dtype=torch.float64, device=device)
         self._outputs = torch.zeros(outputs, size, dtype=torch.float64, device=device)
 
@@ -84,11 +87,13 @@ class RunningWorkload:
         return self.extend(value[None])[0]
 
     def extend(self, values: torch.Tensor, *, owned: bool = False) -> torch.Tensor:
-        """The next rows of A times the inputs so far: the bits of `update` on one value after the other.
+        """The next rows of A times the inputs so far: the bits of `update` on one value after the
+        other.
 
         Args:
             values: x̂_t, x̂_{t+1}, …, shape (rows, size), float64.
-            owned: whether the result may take their place: passes over fresh memory cost more than sums.
+            owned: whether the result may take their place: passes over fresh memory cost more than
+                sums.
 
         Returns:
             Shape (rows, size), a new tensor unless `owned`.
@@ -96,11 +101,16 @@ class RunningWorkload:
         Raises:
             ValueError: fewer rows are left; nothing has changed.
         """
-        t, work, n = self._t, self.workload, self.workload.rounds
+        t = self._t
+        work = self.workload
+        n = self.workload.rounds
         if t + len(values) > n:
-            raise ValueError(f"t (step) must be below n (horizon) = {n}; got {t + len(values) - 1}.")
+            raise ValueError(
+                f"t (step) must be below n (horizon) = {n}; got {t + len(values) - 1}."
+            )
         if work.column_weights is not None:
-            values, owned = values * _column(work.column_weights, t, values), True
+            values = values * _column(work.column_weights, t, values)
+            owned = True
         out = self._weighted_inputs(values, owned)
         self._feed_back(out)
         self._t = t + len(values)
@@ -108,7 +118,8 @@ class RunningWorkload:
 
     def _weighted_inputs(self, values: torch.Tensor, owned: bool) -> torch.Tensor:
         """Σ_j num_j v_{t−j} for each row, j from 0 on, every product rounded before it is added."""
-        past, t = len(self._inputs), self._t
+        past = len(self._inputs)
+        t = self._t
         if not past:
             if owned:
                 return values if self._num[0] == 1.0 else values.mul_(self._num[0])
@@ -128,14 +139,17 @@ class RunningWorkload:
         from fedmf.moments.passes import feed_back
 
         lags = np.flatnonzero(self._den[1:]) + 1
-        rows, outputs = out.cpu().numpy(), self._outputs.cpu().numpy()
+        rows = out.cpu().numpy()
+        outputs = self._outputs.cpu().numpy()
         feed_back(rows, outputs, self._t, lags, self._den[lags])
         if out.device.type != "cpu":
             out.copy_(torch.from_numpy(rows))
             self._outputs.copy_(torch.from_numpy(outputs))
 
     def state_dict(self) -> dict[str, Any]:
-        """t and the vectors kept, which are private outputs; `load_state_dict` continues exactly."""
+        """t and the vectors kept, which are private outputs; `load_state_dict` continues
+        exactly.
+        """
         return {"t": self._t, "inputs": self._inputs.clone(), "outputs": self._outputs.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -147,10 +161,13 @@ class RunningWorkload:
         for name, mine in (("inputs", self._inputs), ("outputs", self._outputs)):
             if state[name].shape != mine.shape:
                 raise ValueError(
-                    f"{name} (state) must have shape {tuple(mine.shape)}; got {tuple(state[name].shape)}."
+                    f"{name} (state) must have shape {tuple(mine.shape)}; got"
+                    f" {tuple(state[name].shape)}."
                 )
         if not 0 <= state["t"] <= self.workload.rounds:
-            raise ValueError(f"t (state) must be within n = {self.workload.rounds}; got {state['t']}.")
+            raise ValueError(
+                f"t (state) must be within n = {self.workload.rounds}; got {state['t']}."
+            )
         self._t = int(state["t"])
         self._inputs.copy_(state["inputs"])
         self._outputs.copy_(state["outputs"])

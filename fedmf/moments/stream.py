@@ -43,7 +43,8 @@ class MomentBlock:
     Args:
         t: the first of them, 1 for the first step of the stream.
         first: Y_t, Y_{t+1}, …, shape (steps, d).
-        second: S_t, S_{t+1}, … packed, shape (steps, size); `SecondMoment.unpack` shapes one of them.
+        second: S_t, S_{t+1}, … packed, shape (steps, size); `SecondMoment.unpack` shapes one of
+            them.
     """
 
     t: int
@@ -55,13 +56,15 @@ class MomentBlock:
 class MomentStream:
     """The running estimator: `release = stream.update(x)`.
 
-    Rows are clipped to integers in units of ζ·2⁻ᴮ, their second moments to integers in a unit of their own.
-    Sums of these, with integer noise added, are what leaves; everything else is a function of them.
+    Rows are clipped to integers in units of ζ·2⁻ᴮ, their second moments to integers in a unit of
+    their own. Sums of these, with integer noise added, are what leaves; everything else is a
+    function of them.
 
     Args:
-        mechanism: strategy matrices and noise levels, by `jme` or a method of `METHODS`; levels for real
-            numbers are raised to those for integers (`MomentMechanism.of_integers`).
-        second_moment: which second moment; its sensitivity dimension must not exceed the mechanism's.
+        mechanism: strategy matrices and noise levels, by `jme` or a method of `METHODS`; levels for
+            real numbers are raised to those for integers (`MomentMechanism.of_integers`).
+        second_moment: which second moment; its sensitivity dimension must not exceed the
+            mechanism's.
         first_workload: A₁, n rounds.
         second_workload: A₂; None for A₁.
         key: the key of this stream, or the schedule of its keys; one key, one stream.
@@ -72,11 +75,11 @@ class MomentStream:
     Guarantees:
         The two noises come from different domains of the key: no keystream block serves both.
         Released numbers are functions of `NoiseStream.release_rows` and of public values.
-        Rows are rejected before anything changes; a rejected row consumes no step. After a step that was
-        interrupted nothing more is released until a saved state is loaded.
-        The caller must check participation: the noise is for users within (k, b), which
-        `fedmf stream --user-column` ensures.
-        Memory beyond the release: the state of the workloads and the noise buffers of C₁ and C₂.
+        Rows are rejected before anything changes; a rejected row consumes no step. After a step
+        that was interrupted nothing more is released until a saved state is loaded. The caller must
+        check participation: the noise is for users within (k, b), which `fedmf stream
+        --user-column` ensures. Memory beyond the release: the state of the workloads and the noise
+        buffers of C₁ and C₂.
 
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> from fedmf.matrices.joint_sensitivity import UserRange
@@ -103,17 +106,22 @@ class MomentStream:
         second_workload = first_workload if second_workload is None else second_workload
         for name, rounds in (("A_1", first_workload.rounds), ("A_2", second_workload.rounds)):
             if rounds != mechanism.rounds:
-                raise ValueError(f"n (horizon) must be {mechanism.rounds} for {name} too; got {rounds}.")
-        wanted, given = min(second_moment.sensitivity_dimension, 2), min(mechanism.users.dimension, 2)
+                raise ValueError(
+                    f"n (horizon) must be {mechanism.rounds} for {name} too; got {rounds}."
+                )
+        wanted = min(second_moment.sensitivity_dimension, 2)
+        given = min(mechanism.users.dimension, 2)
         if wanted > given:
             raise ValueError(
-                f"d (sensitivity dimension) must be at least {wanted} for this second moment; got {given}. "
-                "Make the mechanism with a UserRange of that dimension."
+                f"d (sensitivity dimension) must be at least {wanted} for this second moment; got"
+                f" {given}. Make the mechanism with a UserRange of that dimension."
             )
         if not mechanism.rounding.parts:
             mechanism = mechanism.of_integers(second_moment)
-        self.mechanism, self.second_moment = mechanism, second_moment
-        self.first_workload, self.second_workload = first_workload, second_workload
+        self.mechanism = mechanism
+        self.second_moment = second_moment
+        self.first_workload = first_workload
+        self.second_workload = second_workload
         self._rows = PrivateRows(mechanism.rows(second_moment), key)
         self._estimates = RunningMoments(mechanism, second_moment, first_workload, second_workload)
         self._t = 0
@@ -155,7 +163,8 @@ class MomentStream:
         return self.release_each(x)
 
     def release_sum(self, x: torch.Tensor) -> MomentBlock:
-        """Take in the rows of one step, whatever they are: long ones are clipped, and NaN counts as zeros.
+        """Take in the rows of one step, whatever they are: long ones are clipped, and NaN counts as
+        zeros.
 
         Args:
             x: shape (m, d).
@@ -195,13 +204,14 @@ class MomentStream:
             raise ValueError(f"x (rows) must have shape (rows, {d}); got {tuple(x.shape)}.")
         if not self._whole:
             raise RuntimeError(
-                f"t (step) must follow a finished step; step {self._t + 1} was interrupted, so noise and "
-                "sums no longer belong together. Load a saved state."
+                f"t (step) must follow a finished step; step {self._t + 1} was interrupted, so"
+                " noise and sums no longer belong together. Load a saved state."
             )
         if self._t + steps > self.mechanism.rounds:
             raise ValueError(
-                f"t (step) must be at most n (horizon) = {self.mechanism.rounds}; got {self._t + steps}. "
-                "Plan a longer stream: noise past the horizon was never calibrated."
+                f"t (step) must be at most n (horizon) = {self.mechanism.rounds}; got"
+                f" {self._t + steps}. Plan a longer stream: noise past the horizon was never"
+                " calibrated."
             )
         if len(x) > max(steps, 1) and not self.mechanism.method.second_noise:
             raise ValueError(
@@ -220,14 +230,16 @@ class MomentStream:
         factors = clip_factors(rows.numpy(), zeta)
         longest = zeta / float(factors.min(initial=1.0))
         if longest > zeta * (1 + _NORM_ROUNDING):
-            raise ValueError(f"x (row) must have norm at most zeta = {zeta}; got {longest}. Clip rows first.")
+            raise ValueError(
+                f"x (row) must have norm at most zeta = {zeta}; got {longest}. Clip rows first."
+            )
 
     def state_dict(self, *, with_vectors: bool = False) -> dict[str, Any]:
         """Step, workload states (private outputs) and noise positions; never the key.
 
         Args:
-            with_vectors: include the vectors of the noise, so that continuing needs no replay. They are past
-                noise, to be kept as secret as the key.
+            with_vectors: include the vectors of the noise, so that continuing needs no replay. They
+                are past noise, to be kept as secret as the key.
         """
         return state_of(self._rows, self._estimates, with_vectors)
 
@@ -246,7 +258,8 @@ class MomentStream:
 class RunningMoments:
     """What is made of the noisy sums of a stream: both workloads, applied as it goes.
 
-    A method without noise for second moments takes those of the noisy sums, less their bias if it says so.
+    A method without noise for second moments takes those of the noisy sums, less their bias if it
+    says so.
 
     Args:
         mechanism: strategy matrices and noise levels.
@@ -275,8 +288,8 @@ class RunningMoments:
         """Y_t and the packed S_t of some steps, shapes (steps, d) and (steps, size).
 
         Args:
-            noisy: sums of rows with noise, shape (steps, d), and of second moments where these have noise of
-                their own, shape (steps, size); changed.
+            noisy: sums of rows with noise, shape (steps, d), and of second moments where these have
+                noise of their own, shape (steps, size); changed.
         """
         first, *others = noisy
         second = others[0] if others else self._squared(first)

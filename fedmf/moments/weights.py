@@ -1,4 +1,6 @@
-"""λ for a purpose or for a weighted error, and the best of several (C₁, C₂), each with its own best λ."""
+"""λ for a purpose or for a weighted error, and the best of several (C₁, C₂), each with its own best
+λ.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,14 @@ def weight_for(
 ) -> float:
     """λ for what a release is to tell. Nothing here looks at rows.
 
-    * mean: the largest λ with which the mean's standard error is at most 1.05 times its value for the mean
+    * mean: the largest λ with which the mean's standard error is at most 1.05 times its value for
+      the mean
         alone.
     * covariance: the one with the least expected squared error of the covariance,
       2(d+1)τ₁²q₁‖μ‖² + mτ₂²q₂ + d(d+1)τ₁⁴q₁² for the full one, 4τ₁²q₁‖μ‖² + dτ₂²q₂ + 2dτ₁⁴q₁² for
       variances, at ‖μ‖² = ζ²/2: half of what it can be, as the true mean must not be asked.
-    * density: the one with the least expected Kullback–Leibler divergence of N(μ̂, Σ̂) from N(μ, Σ) to second
+    * density: the one with the least expected Kullback–Leibler divergence of N(μ̂, Σ̂) from N(μ, Σ)
+      to second
         order,
       d·τ₁²q₁/(2s²) + E‖Σ̂ − Σ‖²/(4s⁴), at Σ = s²·I with s² = ζ²/(2d), the other half.
 
@@ -57,12 +61,15 @@ def weight_for(
         ValueError: the aim is none, or the second moment gives no covariance.
     """
     d, zeta, (q_1, q_2), (first, second) = (
-        moment.dimension, users.norm_bound, errors, (strategies[0], strategies[-1])
-    )  # fmt: skip
+        moment.dimension,
+        users.norm_bound,
+        errors,
+        (strategies[0], strategies[-1]),
+    )
     if aim not in AIMS or (aim != "mean" and not moment.gives_covariance):
         raise ValueError(
-            f"weight must be a number or mean, or where there is a covariance {' or '.join(AIMS[1:])}; got "
-            f"{aim!r}."
+            "weight must be a number or mean, or where there is a covariance"
+            f" {' or '.join(AIMS[1:])}; got {aim!r}."
         )
     if aim == "mean":
         return _within_growth(first, second, participation, users)
@@ -84,7 +91,11 @@ def _within_growth(
     start = math.log(default_weight(first, second, participation, users))
 
     def excess(log_weight: float) -> float:
-        return joint_sensitivity(first, second, participation, math.exp(log_weight), users).value / most - 1
+        return (
+            joint_sensitivity(first, second, participation, math.exp(log_weight), users).value
+            / most
+            - 1
+        )
 
     if excess(start - 16) >= 0:  # a bound of both that is larger than that of the first alone
         return math.exp(start)
@@ -101,14 +112,16 @@ def best_weight(
     second_cost: float,
     square_cost: float = 0.0,
 ) -> float:
-    """λ that minimises s(λ)²·(first_cost + second_cost/λ + square_cost·s(λ)²), a sum of expected errors.
+    """λ that minimises s(λ)²·(first_cost + second_cost/λ + square_cost·s(λ)²), a sum of expected
+    errors.
 
     Args:
         first: C₁.
         second: C₂.
         participation: (n, k, b).
         users: ζ, dimension class and adjacency.
-        first_cost: w₁·d·‖A₁C₁⁻¹‖_F², say: error of the first moment at τ₁ = 1, times its importance.
+        first_cost: w₁·d·‖A₁C₁⁻¹‖_F², say: error of the first moment at τ₁ = 1, times its
+            importance.
         second_cost: the same of the second at τ₂ = 1.
         square_cost: what grows with τ₁⁴, as in the error of a covariance, at τ₁ = 1 and times σ².
 
@@ -149,7 +162,8 @@ class Goal:
 
     Args:
         workload: A, n rounds.
-        noises: m, how many numbers are released: d for the first moment, `SecondMoment.size` for the second.
+        noises: m, how many numbers are released: d for the first moment, `SecondMoment.size` for
+            the second.
         importance: w > 0, the price of one unit of its squared error.
 
     Raises:
@@ -163,7 +177,8 @@ class Goal:
     def __post_init__(self) -> None:
         if self.noises < 1 or not 0 < self.importance < np.inf:
             raise ValueError(
-                f"m and w (noises, importance) must be positive; got {self.noises} and {self.importance}."
+                f"m and w (noises, importance) must be positive; got {self.noises} and"
+                f" {self.importance}."
             )
 
 

@@ -1,22 +1,25 @@
 """Innovations: integers k(t, i), correct roundings of ρ_t·N(t, i) with N exactly standard normal.
 
-U and V are endless strings of random bits, read as binary fractions: a ChaCha20 block has the first 64
-bits of four U and of four V, further bits come from another nonce. Box–Muller makes a pair of normals,
+U and V are endless strings of random bits, read as binary fractions: a ChaCha20 block has the first
+64 bits of four U and of four V, further bits come from another nonce. Box–Muller makes a pair of
+normals,
 
     N = √(−2 ln U)·cos 2πV    and    √(−2 ln U)·sin 2πV.
 
-k is the integer nearest ρN. Its value is a matter of mathematics, not of the computer: float64 decides
-where ρN is farther from every half integer than an error bound; pairs of float64 decide what is left, and
-arithmetic of any precision with more bits what these leave. So k is the same on every machine.
+k is the integer nearest ρN. Its value is a matter of mathematics, not of the computer: float64
+decides where ρN is farther from every half integer than an error bound; pairs of float64 decide
+what is left, and arithmetic of any precision with more bits what these leave. So k is the same on
+every machine.
 
 Error of float64, with e = 2⁻⁵³, r = √(−2 ln U) and any use of fused multiply-add:
 
-    U as float64: 1.5e relative. f = m − 1: exact. ln m by s = f/(f + 2) and a polynomial: 4.5e relative.
-    L = −2 ln U: |dL| ≤ e(7 + 2.5L), so that |dr| ≤ |dL|/2r + er ≤ e(4.5 + 2.5r) for U < √½; else |dr| ≤ 4er.
-    cos and sin: 3.5e absolute (argument 1e, polynomial 2e, its minimax error 0.1e).
-    |dN| ≤ e(4.5 + 2.5r + 3.5r + r), and the product with ρ adds e·ρ|N|: together at most ρe(6 + 9r).
-    Bits after the first 64 move N by at most 2⁻⁶⁴/(Ur) + 2⁻⁶⁴πr: below 1e for U ≥ 2⁻¹² and 1 − U ≥ 2⁻²⁵.
-    A smaller U adds ρ/(w·r) with w = 2⁶⁴U to the bound; a larger U is not decided here.
+    U as float64: 1.5e relative. f = m − 1: exact. ln m by s = f/(f + 2) and a polynomial: 4.5e
+    relative. L = −2 ln U: |dL| ≤ e(7 + 2.5L), so that |dr| ≤ |dL|/2r + er ≤ e(4.5 + 2.5r) for U <
+    √½; else |dr| ≤ 4er. cos and sin: 3.5e absolute (argument 1e, polynomial 2e, its minimax error
+    0.1e). |dN| ≤ e(4.5 + 2.5r + 3.5r + r), and the product with ρ adds e·ρ|N|: together at most
+    ρe(6 + 9r). Bits after the first 64 move N by at most 2⁻⁶⁴/(Ur) + 2⁻⁶⁴πr: below 1e for U ≥ 2⁻¹²
+    and 1 − U ≥ 2⁻²⁵. A smaller U adds ρ/(w·r) with w = 2⁶⁴U to the bound; a larger U is not decided
+    here.
 
 docs/theory/noise.md has the argument in full; the tests compare with 160 bits.
 """
@@ -59,12 +62,25 @@ _ZEROS: Final = memoryview(bytes(8 * WORDS))
 
 # Minimax polynomials in t = x²: sin(πx/2)/x − π/2 and (cos(πx/2) − 1)/x² on |x| < ½,
 # and −2 ln((1 + s)/(1 − s))/s + 4 in t = s².
-_S0, _S1, _S2 = -0.645964097506245, 0.07969262624606284, -0.0046817541326181055
-_S3, _S4, _S5 = 0.0001604411526110612, -3.5986493785494804e-06, 5.634679217187995e-08
-_C0, _C1, _C2 = -1.233700550136157, 0.253669507900054, -0.02086348073759147
-_C3, _C4, _C5 = 0.000919259967879802, -2.5200192782332062e-05, 4.656007804981866e-07
-_L0, _L1, _L2, _L3 = -1.3333333333333468, -0.799999999988317, -0.5714285748427325, -0.44444397194394863
-_L4, _L5, _L6 = -0.363671263749004, -0.30628153605596936, -0.2959142958669891
+_S0 = -0.645964097506245
+_S1 = 0.07969262624606284
+_S2 = -0.0046817541326181055
+_S3 = 0.0001604411526110612
+_S4 = -3.5986493785494804e-06
+_S5 = 5.634679217187995e-08
+_C0 = -1.233700550136157
+_C1 = 0.253669507900054
+_C2 = -0.02086348073759147
+_C3 = 0.000919259967879802
+_C4 = -2.5200192782332062e-05
+_C5 = 4.656007804981866e-07
+_L0 = -1.3333333333333468
+_L1 = -0.799999999988317
+_L2 = -0.5714285748427325
+_L3 = -0.44444397194394863
+_L4 = -0.363671263749004
+_L5 = -0.30628153605596936
+_L6 = -0.2959142958669891
 _HALF_PI: Final = 1.5707963267948966
 _HALF_PI_LOW: Final = 6.123233995736766e-17
 _LN2: Final = 0.6931471805599453
@@ -117,7 +133,9 @@ _integer = _same_bits(types.float64, types.int64)
 
 @fusing
 def _as_float(word: Any, less: Any) -> Any:
-    """word − less, rounded once, for a multiple of 2³²: not every processor converts words in vectors."""
+    """word − less, rounded once, for a multiple of 2³²: not every processor converts words in
+    vectors.
+    """
     high = _float((word >> _HALF_WORD) | _TWO_84) - (2.0**84 + 2.0**52 + less)
     return high + _float((word & _LOW_WORD) | _TWO_52)
 
@@ -141,7 +159,9 @@ def _radius(word: Any) -> Any:
 
 @fusing
 def _direction(word: Any) -> Any:
-    """(cos φ, sin φ), φ = 2π(word + ½)/2⁶⁴: the first bits are the quadrant, the others |x| < ½ of it."""
+    """(cos φ, sin φ), φ = 2π(word + ½)/2⁶⁴: the first bits are the quadrant, the others |x| < ½ of
+    it.
+    """
     x = (_as_float((word << _TWO) ^ _SIGN, 2.0**63) + 2.0) * 2.0**-64
     t = x * x
     sine = x * ((((((_S5 * t + _S4) * t + _S3) * t + _S2) * t + _S1) * t + _S0) * t + _HALF_PI)
@@ -164,7 +184,8 @@ def round_normals(words: Any, scale: Any, k: Any, open_places: Any) -> Any:
         words: keystream, whole blocks.
         scale: ρ, at most `MAX_SCALE`.
         k: as long as words; set to the nearest integers.
-        open_places: as long as words; its first entries are set to the places of undecided elements.
+        open_places: as long as words; its first entries are set to the places of undecided
+            elements.
 
     Returns:
         How many there are.
@@ -272,7 +293,9 @@ def _pair_of_word(word: Any, less: Any, plus: Any) -> Any:
 
 @part
 def _radius_pair(word: Any) -> Any:
-    """√(−2 ln U) as a pair: the logarithm by its series in s = (m − 1)/(m + 1), U = m·2ᵉ, 0.7 < m < 1.42."""
+    """√(−2 ln U) as a pair: the logarithm by its series in s = (m − 1)/(m + 1), U = m·2ᵉ, 0.7 < m <
+    1.42.
+    """
     near_one = word >= _NEAR_ONE
     v = _pair_of_word((word ^ _ALL) if near_one else word, 0.0, 0.5)
     if near_one:
@@ -356,7 +379,8 @@ def settle_in_pairs(words: Any, scale: Any, k: Any, open_places: Any, count: Any
 
 
 def nearest_integer(u: int, v: int, bits: int, sine: bool, scale: float) -> int | None:
-    """Return the integer nearest ρN if the first bits of U and V determine it beyond doubt, else None.
+    """Return the integer nearest ρN if the first bits of U and V determine it beyond doubt, else
+    None.
 
     Args:
         u: the first ``bits`` bits of U.
@@ -381,17 +405,18 @@ def nearest_integer(u: int, v: int, bits: int, sine: bool, scale: float) -> int 
 
 
 class Innovations:
-    """k(t, i) as a function of the key of row t, for one purpose of the noise; used by one thread at a time.
+    """k(t, i) as a function of the key of row t, for one purpose of the noise; used by one thread
+    at a time.
 
     Args:
         keys: which key makes which row; a key alone makes all.
         domain: what the noise is for.
 
     Guarantees:
-        k(t, i) is the integer nearest ρ_t·N(t, i), where the N(t, i) are independent and exactly standard
-        normal if ChaCha20 is a random function. It depends on key, domain, t, i and ρ_t alone: not on the
-        processor, the number of threads, the cut of the vector or the order of requests.
-        Different (domain, t, ⌊i/8⌋) use different blocks of keystream.
+        k(t, i) is the integer nearest ρ_t·N(t, i), where the N(t, i) are independent and exactly
+        standard normal if ChaCha20 is a random function. It depends on key, domain, t, i and ρ_t
+        alone: not on the processor, the number of threads, the cut of the vector or the order of
+        requests. Different (domain, t, ⌊i/8⌋) use different blocks of keystream.
 
     References:
         Nir and Langley (2018), RFC 8439. Box and Muller (1958).
@@ -434,7 +459,11 @@ class Innovations:
         first = 0
         while first < len(rounds):
             end = first + 1
-            while end < len(rounds) and (end - first + 1) * width <= WORDS and scales[end] == scales[first]:
+            while (
+                end < len(rounds)
+                and (end - first + 1) * width <= WORDS
+                and scales[end] == scales[first]
+            ):
                 end += 1
             for j in range(first, end):
                 self._draw_words(openings[j], rounds[j], block, (j - first) * width, width)
@@ -447,7 +476,9 @@ class Innovations:
         if stream is None:
             if len(self._streams) >= _OPEN_STREAMS:
                 self._streams.clear()
-            stream = self._streams[opening] = self.keys.key(opening).keystream(bytes(NONCE_BYTES), 0)
+            stream = self._streams[opening] = self.keys.key(opening).keystream(
+                bytes(NONCE_BYTES), 0
+            )
         stream.reset_nonce(block.to_bytes(4, "little") + nonce(self.domain, t))
         stream.update_into(_ZEROS[: 8 * count], self._bytes[8 * begin : 8 * (begin + count)])
 
@@ -470,7 +501,8 @@ class Innovations:
             j = place % BLOCK
             pair_place = place - j + j % 4
             start = int(words[pair_place]), int(words[pair_place + 4])
-            opening, t = openings[first + row], rounds[first + row]
+            opening = openings[first + row]
+            t = rounds[first + row]
             counter = 4 * (block + column // BLOCK) + j % 4
             flat[place] = self._settle(opening, t, counter, start, j >= 4, scale)
 

@@ -1,4 +1,6 @@
-"""The secret from which all noise of a run is derived, and the nonces by which uses of it never meet."""
+"""The secret from which all noise of a run is derived, and the nonces by which uses of it never
+meet.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Domain(IntEnum):
         if not isinstance(value, int) or not _PART <= value < _MORE_BITS:
             return None
         member = int.__new__(cls, value)
-        member._name_, member._value_ = f"PART_{value - _PART:08x}", value
+        member._name_ = f"PART_{value - _PART:08x}"
+        member._value_ = value
         return member
 
 
@@ -84,9 +87,9 @@ def _nonce(tag: int, t: int) -> bytes:
 class NoiseKey:
     """A 256-bit ChaCha20 key that opens streams of noise and is never shown.
 
-    Privacy rests on it: anyone who knows the key can subtract the noise. Make one with `from_os` or with
-    `from_seed` (reproducible and therefore *not private*), and use it for one run only: two runs with one key
-    add the same noise. `fedmf.ledger.durable_files` keeps it in a file.
+    Privacy rests on it: anyone who knows the key can subtract the noise. Make one with `from_os` or
+    with `from_seed` (reproducible and therefore *not private*), and use it for one run only: two
+    runs with one key add the same noise. `fedmf.ledger.durable_files` keeps it in a file.
 
     Guarantees:
         The key is not in `repr`, `str`, `format`, `vars`, pickles, exception messages or the local
@@ -135,7 +138,9 @@ class NoiseKey:
             ValueError: not a non-negative integer.
         """
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed (of the noise key) must be a non-negative integer; got {seed!r}.")
+            raise ValueError(
+                f"seed (of the noise key) must be a non-negative integer; got {seed!r}."
+            )
         return cls(hashlib.sha256(_SEED_LABEL + str(seed).encode()).digest(), public=True)
 
     @classmethod
@@ -161,12 +166,16 @@ class NoiseKey:
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits of a labelled SHA-256: they identify the key and are safe to print."""
+        """16 hexadecimal digits of a labelled SHA-256: they identify the key and are safe to
+        print.
+        """
         return self._fingerprint
 
     @property
     def public(self) -> bool:
-        """True for keys from a seed: anybody can regenerate the noise, so a run with it is not private."""
+        """True for keys from a seed: anybody can regenerate the noise, so a run with it is not
+        private.
+        """
         return self._public
 
     def keystream(self, nonce: bytes, counter: int) -> CipherContext:
@@ -188,10 +197,12 @@ class NoiseKey:
         return Cipher(algorithms.ChaCha20(self.__secret, position), mode=None).encryptor()
 
     def subkey(self, purpose: str) -> bytes:
-        """32 bytes for a purpose other than noise: HKDF-SHA256 (RFC 5869), no salt, info = label ‖ purpose.
+        """32 bytes for a purpose other than noise: HKDF-SHA256 (RFC 5869), no salt, info = label ‖
+        purpose.
 
         Args:
-            purpose: what they are for, printable ASCII: "records", or "opening" and random bits in hex.
+            purpose: what they are for, printable ASCII: "records", or "opening" and random bits in
+                hex.
 
         Returns:
             Bytes as secret as the key: for a public key they are public.
@@ -200,15 +211,19 @@ class NoiseKey:
             ValueError: purpose is empty or not printable ASCII.
 
         Guarantees:
-            The same bytes for the same key and purpose. Bytes for different purposes, and the keystreams of
-            noise and cohorts, tell nothing about each other or the key to anyone who cannot tell HMAC-SHA256
-            and ChaCha20 under one key from random functions.
+            The same bytes for the same key and purpose. Bytes for different purposes, and the
+            keystreams of noise and cohorts, tell nothing about each other or the key to anyone who
+            cannot tell HMAC-SHA256 and ChaCha20 under one key from random functions.
 
         >>> key = NoiseKey.from_seed(1)
         >>> key.subkey("records") == key.subkey("records"), key.subkey("records") == key.subkey("publication")
         (True, False)
         """
-        if not isinstance(purpose, str) or not purpose or not (purpose.isascii() and purpose.isprintable()):
+        if (
+            not isinstance(purpose, str)
+            or not purpose
+            or not (purpose.isascii() and purpose.isprintable())
+        ):
             raise ValueError(
                 f"purpose (of a sub-key) must be printable ASCII and not empty; got {purpose!r}."
             )
@@ -216,14 +231,15 @@ class NoiseKey:
         return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(self.__secret)
 
     def opening(self, fresh: bytes) -> NoiseKey:
-        """The key of the noise that one opening of a run adds; a public key has no other than itself.
+        """The key of the noise that one opening of a run adds; a public key has no other than
+        itself.
 
         Args:
             fresh: random bytes of the opening, which no two openings share.
 
         Guarantees:
-            Keys of different openings are independent for anyone who cannot tell HMAC-SHA256 from a random
-            function, as for `subkey`.
+            Keys of different openings are independent for anyone who cannot tell HMAC-SHA256 from a
+            random function, as for `subkey`.
         """
         return self if self._public else NoiseKey(self.subkey("opening " + fresh.hex()))
 
@@ -232,10 +248,13 @@ class NoiseKey:
 
         It is as secret as the noise, and a resumed run gets it again from its key file.
         """
-        return int.from_bytes(self.keystream(nonce(Domain.COHORTS, 0), 0).update(bytes(32)), "little")
+        return int.from_bytes(
+            self.keystream(nonce(Domain.COHORTS, 0), 0).update(bytes(32)), "little"
+        )
 
     def secret_words(self) -> tuple[int, ...]:
-        """The key as eight little-endian words, signed, for a device kernel that runs ChaCha20 itself.
+        """The key as eight little-endian words, signed, for a device kernel that runs ChaCha20
+        itself.
 
         These bytes are the key: hand them to the kernel and keep no reference.
         """

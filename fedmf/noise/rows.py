@@ -1,15 +1,18 @@
-"""Rows of noise as integers: X_t = k_t − R_t, where R_t is the nearest integer to a form of earlier rows.
+"""Rows of noise as integers: X_t = k_t − R_t, where R_t is the nearest integer to a form of earlier
+rows.
 
-R_t is formed from rows before t alone, in float64 with plain products and sums in a fixed order, and rounded
-before k_t comes in. With D the diagonal of C, every form keeps D·k = C·X − B·e, |e| ≤ ½ + η:
+R_t is formed from rows before t alone, in float64 with plain products and sums in a fixed order,
+and rounded before k_t comes in. With D the diagonal of C, every form keeps D·k = C·X − B·e, |e| ≤ ½
++ η:
 
-    feedforward     R = −rint(Σ_j a_tj·k_{t−j})            a = C⁻¹D, B = C       C⁻¹ has few or known entries
-    feedback        R = rint(Σ_j c_tj·X_{t−j})             c = D⁻¹C, B = D       C has few diagonals
-    decaying sums   R = rint(s_t·Σ_i ω_i·S_i)              B = D                 C sums geometric series
-    block sums      R = rint(s_t·Σ_j g_tj·D_j)             B = D                 C is constant in blocks
+    feedforward     R = −rint(Σ_j a_tj·k_{t−j})            a = C⁻¹D, B = C       C⁻¹ has few or
+    known entries feedback        R = rint(Σ_j c_tj·X_{t−j})             c = D⁻¹C, B = D       C has
+    few diagonals decaying sums   R = rint(s_t·Σ_i ω_i·S_i)              B = D                 C
+    sums geometric series block sums      R = rint(s_t·Σ_j g_tj·D_j)             B = D
+    C is constant in blocks
 
-Never round k_t together with the form: that merges two k into one X, and the parity of the sum would show.
-docs/theory/noise.md has the theorem.
+Never round k_t together with the form: that merges two k into one X, and the parity of the sum
+would show. docs/theory/noise.md has the theorem.
 """
 
 from __future__ import annotations
@@ -87,11 +90,13 @@ def _feedback(k, t, coefficients, stored, column, x):
 
 
 @compiled(
-    "void(int64[:,::1], int64, int64, float64[::1], float64[::1], float64[::1], float64[:,:], int64,"
-    " int64[:,::1])"
+    "void(int64[:,::1], int64, int64, float64[::1], float64[::1], float64[::1], float64[:,:],"
+    " int64, int64[:,::1])"
 )
 def _decaying_sums(k, t, period, scales, weights, decays, stored, column, x):
-    """Rows t, t + 1, …; stored[m] holds S_m ← θ_m·S_m + X/s, which are 0 before multiples of the period."""
+    """Rows t, t + 1, …; stored[m] holds S_m ← θ_m·S_m + X/s, which are 0 before multiples of the
+    period.
+    """
     past = np.empty(x.shape[1])
     for i in range(x.shape[0]):
         sums = stored[:, column : column + past.size]
@@ -112,7 +117,10 @@ def _decaying_sums(k, t, period, scales, weights, decays, stored, column, x):
                 sums[m, j] = decays[m] * sums[m, j] + past[j]
 
 
-@compiled("void(int64[:,::1], int64[::1], float64[::1], float64[:,::1], float64[:,:], int64, int64[:,::1])")
+@compiled(
+    "void(int64[:,::1], int64[::1], float64[::1], float64[:,::1], float64[:,:], int64,"
+    " int64[:,::1])"
+)
 def _block_sums(k, places, scales, weights, stored, column, x):
     """Rows with weights[i] of the stored sums.
 
@@ -160,8 +168,8 @@ Form = TypeVar("Form", bound=StreamingInverse)
 class RowRule(ABC, Generic[Form]):
     """How rows are made of innovations and of vectors stored in earlier rounds; abstract.
 
-    The stored vectors are a float64 matrix (`vectors`, length) that belongs to the caller. They precede one
-    round: after `rows` they precede the round after the last.
+    The stored vectors are a float64 matrix (`vectors`, length) that belongs to the caller. They
+    precede one round: after `rows` they precede the round after the last.
 
     Attributes:
         inverse: the form of C⁻¹ that is streamed.
@@ -172,7 +180,9 @@ class RowRule(ABC, Generic[Form]):
     vectors: int
 
     def begin(self, t: int) -> int:
-        """Return the last round up to t before which nothing needs to be known: replay starts there."""
+        """Return the last round up to t before which nothing needs to be known: replay starts
+        there.
+        """
         return 0
 
     def drawn(self, t: int, count: int) -> Sequence[int]:
@@ -181,7 +191,9 @@ class RowRule(ABC, Generic[Form]):
 
     @abstractmethod
     def tables(self, t: int, count: int) -> Tables:
-        """Return what rows t … t + count − 1 take from the form of C⁻¹, the same for all columns."""
+        """Return what rows t … t + count − 1 take from the form of C⁻¹, the same for all
+        columns.
+        """
 
     @abstractmethod
     def rows(self, tables: Tables, k: Integers, stored: Array, column: int, x: Integers) -> None:
@@ -197,7 +209,8 @@ class RowRule(ABC, Generic[Form]):
 
     @abstractmethod
     def rounding(self, farthest: float, row_std: float) -> float:
-        """Bound η, what float64 adds to the error ½ of R while no normal is c standard deviations away.
+        """Bound η, what float64 adds to the error ½ of R while no normal is c standard deviations
+        away.
 
         Args:
             farthest: c·τ in units.
@@ -265,11 +278,15 @@ class FeedforwardRows(RowRule[Recurrence | SparseRows]):
 
 
 class FeedbackRows(RowRule[Recurrence]):
-    """The last r rows are stored in a ring; row t overwrites X_{t−r}, which it is the last to read."""
+    """The last r rows are stored in a ring; row t overwrites X_{t−r}, which it is the last to
+    read.
+    """
 
     def __init__(self, inverse: Recurrence) -> None:
         if inverse.feedforward.shape[-1] > 1:
-            raise TypeError("inverse (C^-1) must have feedforward or feedback coefficients, not both.")
+            raise TypeError(
+                "inverse (C^-1) must have feedforward or feedback coefficients, not both."
+            )
         self.inverse = inverse
         self.vectors = inverse.memory_vectors
         n = inverse.rounds
@@ -328,7 +345,9 @@ class DecayingSums(RowRule[StateSpace]):
         _decaying_sums(k, *tables, stored, column, x)
 
     def rounding(self, farthest: float, row_std: float) -> float:
-        """Bound the error of Σ_i ω_i·S_i: every step of a sum adds some, which decays as the sum does."""
+        """Bound the error of Σ_i ω_i·S_i: every step of a sum adds some, which decays as the sum
+        does.
+        """
         del row_std
         weights = np.array(self.inverse.output_weights)
         decays = np.array(self.inverse.decays)
@@ -340,7 +359,9 @@ class DecayingSums(RowRule[StateSpace]):
 
 
 class DyadicSums(RowRule[BlockSums]):
-    """A place for each level holds the sum of the rows over the last complete block of that level."""
+    """A place for each level holds the sum of the rows over the last complete block of that
+    level.
+    """
 
     def __init__(self, inverse: BlockSums) -> None:
         self.inverse = inverse
@@ -362,7 +383,9 @@ class DyadicSums(RowRule[BlockSums]):
         _block_sums(k, *tables, stored, column, x)
 
     def _place(self, local: int) -> int:
-        """Return where the block that ends with a round goes; one that ends the period is read by nobody."""
+        """Return where the block that ends with a round goes; one that ends the period is read by
+        nobody.
+        """
         level = closed_levels(local)
         return level if level < self.vectors else 0
 

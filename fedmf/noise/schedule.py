@@ -1,4 +1,6 @@
-"""Which key makes which row: a sub-key for every opening of a run, so that copies of it add other noise."""
+"""Which key makes which row: a sub-key for every opening of a run, so that copies of it add other
+noise.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ _DIGEST_LABEL: Final = b"fedmf key schedule, version 1\x00"
 class OpeningRecord(Protocol):
     """What keeps the openings of a run or stream: its ledger.
 
-    An opening has a ``first_round``, which came next when it was made, and 32 random bytes, ``fresh``.
+    An opening has a ``first_round``, which came next when it was made, and 32 random bytes,
+    ``fresh``.
     """
 
     def openings(self) -> Sequence[Any]:
@@ -34,9 +37,9 @@ class KeySchedule:
     """The key of every row z(t, ·): from the opening under which row t is released first.
 
     Opening i begins with row f_i, f_0 = 0 ≤ f_1 ≤ …, and has the key
-    K_i = `NoiseKey.opening(r_i)` with r_i its own random bytes. Row t has the key of the last i with f_i ≤ t;
-    of two openings with one f the later counts, since nothing was released under the earlier.
-    A public key has no openings: all its rows are made with the key itself.
+    K_i = `NoiseKey.opening(r_i)` with r_i its own random bytes. Row t has the key of the last i
+    with f_i ≤ t; of two openings with one f the later counts, since nothing was released under the
+    earlier. A public key has no openings: all its rows are made with the key itself.
 
     Args:
         root: the run's key.
@@ -44,12 +47,12 @@ class KeySchedule:
         released: T, how many rows were released; row T and later have no key until `open`.
 
     Raises:
-        ValueError: the openings do not begin at 0 or go back, one begins past T, rows were released and no
-            opening is recorded, or r_i is not 32 bytes.
+        ValueError: the openings do not begin at 0 or go back, one begins past T, rows were released
+            and no opening is recorded, or r_i is not 32 bytes.
 
     Guarantees:
-        `open` changes the key of no row that was released, so that past noise is drawn again as it was.
-        Neither root nor sub-keys are in `repr`; `digest` tells nothing about them.
+        `open` changes the key of no row that was released, so that past noise is drawn again as it
+        was. Neither root nor sub-keys are in `repr`; `digest` tells nothing about them.
 
     >>> schedule = KeySchedule(NoiseKey(bytes(32)), [(0, bytes(32))], released=5)
     >>> schedule.open(5, bytes([1] * 32))
@@ -57,7 +60,9 @@ class KeySchedule:
     ([1, 0, 0], False)
     """
 
-    def __init__(self, root: NoiseKey, openings: Iterable[tuple[int, bytes]], released: int) -> None:
+    def __init__(
+        self, root: NoiseKey, openings: Iterable[tuple[int, bytes]], released: int
+    ) -> None:
         self.root = root
         self._first: list[int] = []
         self._fresh: list[bytes] = []
@@ -71,13 +76,19 @@ class KeySchedule:
                 f"got {self._first[-1]}. Restore all records from the same copy."
             )
         if released and not self._first:
-            raise ValueError(f"openings must be recorded where {released} rounds were released; got none.")
+            raise ValueError(
+                f"openings must be recorded where {released} rounds were released; got none."
+            )
 
     @classmethod
     def constant(cls, key: NoiseKey) -> Self:
-        """One key for all rows: for noise that no record continues, or that keeps its key on purpose."""
+        """One key for all rows: for noise that no record continues, or that keeps its key on
+        purpose.
+        """
         schedule = cls(key, [], 0)
-        schedule._first, schedule._fresh, schedule._sealed = [0], [b""], None
+        schedule._first = [0]
+        schedule._fresh = [b""]
+        schedule._sealed = None
         schedule._keys[0] = key
         return schedule
 
@@ -89,7 +100,9 @@ class KeySchedule:
     @classmethod
     def of_record(cls, root: NoiseKey, record: OpeningRecord, released: int) -> Self:
         """The schedule that a record holds, after so many rounds."""
-        return cls(root, [(opening.first_round, opening.fresh) for opening in record.openings()], released)
+        return cls(
+            root, [(opening.first_round, opening.fresh) for opening in record.openings()], released
+        )
 
     def _append(self, first: int, fresh: bytes) -> None:
         least = self._first[-1] if self._first else 0
@@ -97,7 +110,9 @@ class KeySchedule:
             wanted = f"at least {least}" if self._first else "0 for the first"
             raise ValueError(f"first_round (of an opening) must be {wanted}; got {first!r}.")
         if len(fresh) != FRESH_BYTES:
-            raise ValueError(f"fresh (bytes of an opening) must be {FRESH_BYTES} bytes; got {len(fresh)}.")
+            raise ValueError(
+                f"fresh (bytes of an opening) must be {FRESH_BYTES} bytes; got {len(fresh)}."
+            )
         self._first.append(first)
         self._fresh.append(fresh)
 
@@ -158,7 +173,9 @@ class KeySchedule:
         return self.key(self.eras([t])[0])
 
     def digest(self, t: int) -> str:
-        """SHA-256 of all that determines the keys of rows 0 … t − 1, but for the root: safe to publish."""
+        """SHA-256 of all that determines the keys of rows 0 … t − 1, but for the root: safe to
+        publish.
+        """
         state = hashlib.sha256(_DIGEST_LABEL)
         if not self.root.public:
             for era, (first, fresh) in enumerate(zip(self._first, self._fresh, strict=True)):
@@ -175,7 +192,9 @@ class KeySchedule:
 
     def __deepcopy__(self, memo: dict[int, object]) -> KeySchedule:
         copied = KeySchedule.constant(self.root)
-        copied._first, copied._fresh = list(self._first), list(self._fresh)
-        copied._keys, copied._sealed = dict(self._keys), self._sealed
+        copied._first = list(self._first)
+        copied._fresh = list(self._fresh)
+        copied._keys = dict(self._keys)
+        copied._sealed = self._sealed
         memo[id(self)] = copied
         return copied

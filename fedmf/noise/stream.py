@@ -26,7 +26,8 @@ _DIGEST_LABEL: Final = b"fedmf integer noise, layout 3\x00"
 _FEWEST_PER_THREAD: Final = 1 << 17
 #: Entries of a block of rows.
 _BLOCK_OF_ROWS: Final = 1 << 19
-#: The product with the diagonal of C⁻¹ is rounded up, so that no innovation has less noise than is due.
+#: The product with the diagonal of C⁻¹ is rounded up, so that no innovation has less noise than is
+#: due.
 _UPWARDS: Final = 1.0 + 2.0**-50
 
 
@@ -50,9 +51,9 @@ class _Block:
 class NoiseStream:
     """The rows X_0, X_1, … in order, each added to one sum and never again.
 
-    X_t = k_t − R_t: k_t are the innovations of round t, R_t the nearest integers to a form of earlier rows
-    (`fedmf.noise.rows`). Past innovations are drawn again from their keys; only past rows, or sums of them,
-    are stored, and those can be made again at any time.
+    X_t = k_t − R_t: k_t are the innovations of round t, R_t the nearest integers to a form of
+    earlier rows (`fedmf.noise.rows`). Past innovations are drawn again from their keys; only past
+    rows, or sums of them, are stored, and those can be made again at any time.
 
     Args:
         keys: which key makes which row; a key alone makes all.
@@ -67,13 +68,14 @@ class NoiseStream:
 
     Guarantees:
         A release is the sum of two int64 vectors, G_t and X_t; nothing here becomes a float before.
-        X_t is a function of keys, domain, C and τ: the same integers on any processor, for any number of
-        threads, after any `seek`. Round n and later raise `HorizonExceededError`. A call that fails does not
-        advance the stream.
+        X_t is a function of keys, domain, C and τ: the same integers on any processor, for any
+        number of threads, after any `seek`. Round n and later raise `HorizonExceededError`. A call
+        that fails does not advance the stream.
 
     References:
         docs/theory/noise.md, which proves what releases reveal.
-        Kalinin, McKenna, Pagh and Lampert (2026), "DP-λCGD", on regenerating earlier noise from a seed.
+        Kalinin, McKenna, Pagh and Lampert (2026), "DP-λCGD", on regenerating earlier noise from a
+        seed.
 
     >>> from fedmf.mechanisms.closed_forms import cgd
     >>> from fedmf.noise.key import NoiseKey
@@ -117,8 +119,8 @@ class NoiseStream:
         self._scales = self.std * inverse.diagonal() * _UPWARDS
         if not 0 <= self._scales.min() <= self._scales.max() <= MAX_SCALE:
             raise ValueError(
-                f"rho (tau times the diagonal of C^-1) must lie in [0, 2^46]; got {self._scales.max():g}. "
-                "Use a coarser unit."
+                "rho (tau times the diagonal of C^-1) must lie in [0, 2^46]; got"
+                f" {self._scales.max():g}. Use a coarser unit."
             )
         self.digest = _digest(inverse, rounds, self.std)
         self._t = 0
@@ -146,11 +148,13 @@ class NoiseStream:
 
         Raises:
             HorizonExceededError: all n rows were used.
-            ValueError: ``total`` is something else; the stream has not advanced and it is unchanged.
+            ValueError: ``total`` is something else; the stream has not advanced and it is
+                unchanged.
         """
         if total.shape != (self.dimension,):
             raise ValueError(
-                f"sum must have shape ({self.dimension},); got {tuple(total.shape)}. No noise was added."
+                f"sum must have shape ({self.dimension},); got {tuple(total.shape)}. No noise was"
+                " added."
             )
         self.release_rows(total[None])
 
@@ -168,8 +172,8 @@ class NoiseStream:
         """
         if totals.dtype != torch.int64 or totals.ndim != 2 or totals.shape[1] != self.dimension:
             raise ValueError(
-                f"sums must be int64 of shape (rows, {self.dimension}); got {totals.dtype} of shape "
-                f"{tuple(totals.shape)}. No noise was added."
+                f"sums must be int64 of shape (rows, {self.dimension}); got {totals.dtype} of shape"
+                f" {tuple(totals.shape)}. No noise was added."
             )
         count = len(totals)
         self._check_horizon(count)
@@ -195,7 +199,8 @@ class NoiseStream:
     def seek(self, t: int) -> None:
         """Make t the next round, as if rows 0 … t − 1 had been used.
 
-        Free here; the next row replays the rounds that its stored vectors depend on, unless they are there.
+        Free here; the next row replays the rounds that its stored vectors depend on, unless they
+        are there.
 
         Args:
             t: 0 ≤ t ≤ n.
@@ -207,17 +212,23 @@ class NoiseStream:
         if isinstance(t, bool) or not isinstance(t, int) or t < 0:
             raise ValueError(f"t (round) must be an integer of at least 0; got {t!r}.")
         if t > self.rounds:
-            raise HorizonExceededError(f"t (round) must be at most n (horizon) = {self.rounds}; got {t}.")
+            raise HorizonExceededError(
+                f"t (round) must be at most n (horizon) = {self.rounds}; got {t}."
+            )
         self._t = t
 
     def state_dict(self, *, with_vectors: bool = False) -> dict[str, Any]:
         """Return position and identity, JSON-able and safe to publish; with stored vectors neither.
 
         Args:
-            with_vectors: include them, so that continuing needs no replay. They are past noise, to be
-                guarded like the key.
+            with_vectors: include them, so that continuing needs no replay. They are past noise, to
+                be guarded like the key.
         """
-        state: dict[str, Any] = {"t": self._t, **self._identity(), "eras": self.keys.digest(self._t)}
+        state: dict[str, Any] = {
+            "t": self._t,
+            **self._identity(),
+            "eras": self.keys.digest(self._t),
+        }
         if with_vectors and self._rule.vectors:
             self._replay()
             state["stored"] = torch.from_numpy(self._stored.copy())
@@ -226,11 +237,13 @@ class NoiseStream:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position after checking that it belongs to this very noise.
 
-        Stored vectors are used if there are any. They may be those of an earlier row, `stored_t`, of which
-        the state has the digest of keys, `stored_eras`; then the rows since are made again.
+        Stored vectors are used if there are any. They may be those of an earlier row, `stored_t`,
+        of which the state has the digest of keys, `stored_eras`; then the rows since are made
+        again.
 
         Raises:
-            ValueError: an entry is missing, or key, domain, dimension, C, τ or the keys of used rows differ.
+            ValueError: an entry is missing, or key, domain, dimension, C, τ or the keys of used
+                rows differ.
             HorizonExceededError: the position is past the horizon.
         """
         before = self._t
@@ -240,16 +253,16 @@ class NoiseStream:
             if state.get(name) != value:
                 self._t = before
                 raise ValueError(
-                    f"{name} (of the saved noise) must be {value!r}; got {state.get(name)!r}. Other "
-                    "noise would void the guarantee: restore all records from the same copy."
+                    f"{name} (of the saved noise) must be {value!r}; got {state.get(name)!r}. Other"
+                    " noise would void the guarantee: restore all records from the same copy."
                 )
         stored = state.get("stored")
         if stored is None:
             return
         if stored.shape != self._stored.shape or stored.dtype != torch.float64:
             raise ValueError(
-                f"stored (vectors of the saved noise) must be float64 of shape {self._stored.shape}; "
-                f"got {stored.dtype} of shape {tuple(stored.shape)}."
+                "stored (vectors of the saved noise) must be float64 of shape"
+                f" {self._stored.shape}; got {stored.dtype} of shape {tuple(stored.shape)}."
             )
         at = state.get("stored_t", self._t)
         if at <= self._t and state.get("stored_eras", eras) == self.keys.digest(at):
@@ -341,8 +354,8 @@ class NoiseStream:
 
     def __repr__(self) -> str:
         return (
-            f"NoiseStream({self.keys.root!r}, {self.domain.name}, t={self._t}, rounds={self.rounds}, "
-            f"dimension={self.dimension})"
+            f"NoiseStream({self.keys.root!r}, {self.domain.name}, t={self._t},"
+            f" rounds={self.rounds}, dimension={self.dimension})"
         )
 
 

@@ -1,14 +1,14 @@
 """The unit of a release, and what it costs in privacy that noise and sums are integers.
 
-A sum of vectors of norm at most 1 is held in units of 2⁻ᴮ. Its rows of noise keep D·k = C·X − B·e with
-|e| ≤ ½ + η for all d entries of n rows, unless a normal variable is farther than c standard deviations from
-0, which has probability p. Two neighbouring worlds then need innovations that differ by ‖Dκ‖ ≤ s + W in place
-of the s = ‖CΔ‖ of real numbers (docs/theory/noise.md):
+A sum of vectors of norm at most 1 is held in units of 2⁻ᴮ. Its rows of noise keep D·k = C·X − B·e
+with |e| ≤ ½ + η for all d entries of n rows, unless a normal variable is farther than c standard
+deviations from 0, which has probability p. Two neighbouring worlds then need innovations that
+differ by ‖Dκ‖ ≤ s + W in place of the s = ‖CΔ‖ of real numbers (docs/theory/noise.md):
 
     W = ‖B‖₂·√(dn)·(1 + 2η)·2⁻ᴮ,    μ = (s + W)/τ,    δ grows by (1 + e^ε)·p.
 
-Several parts with noise τ_i and movement W_i each cost √(Σ (W_i/τ_i)²) together. With c = 20 + μ and any
-δ ≥ e⁻²⁰⁰, ε ≤ μ²/2 + 20μ, so that (1 + e^ε)·P(|N| > c) ≤ 2·e⁻²⁰⁰ for each of the variables.
+Several parts with noise τ_i and movement W_i each cost √(Σ (W_i/τ_i)²) together. With c = 20 + μ
+and any δ ≥ e⁻²⁰⁰, ε ≤ μ²/2 + 20μ, so that (1 + e^ε)·P(|N| > c) ≤ 2·e⁻²⁰⁰ for each of the variables.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Part:
         size: d, how many integers a round.
         users: m, the most vectors in a sum.
         ratio: τ of this part, in bounds of its vectors, per τ of the whole release.
-        cut: how far ‖CΔ‖ moves where vectors are not integers themselves but rounded to them, in units.
+        cut: how far ‖CΔ‖ moves where vectors are not integers themselves but rounded to them, in
+            units.
     """
 
     factorization: Factorization
@@ -164,12 +165,16 @@ def rounding_of(parts: Sequence[Part], sensitivity: float, std: float) -> Roundi
     if std == 0:
         return NOTHING
     noises = tuple(integer_noise(part, std, sensitivity / std) for part in parts)
-    squares = sum((noise.movement / part.ratio) ** 2 for part, noise in zip(parts, noises, strict=True))
+    squares = sum(
+        (noise.movement / part.ratio) ** 2 for part, noise in zip(parts, noises, strict=True)
+    )
     total = math.sqrt(squares) * _UPWARDS
     return Rounding(noises, total, sum(noise.failure for noise in noises))
 
 
-def calibrated(parts: Sequence[Part], sensitivity: float, multiplier: float) -> tuple[float, Rounding]:
+def calibrated(
+    parts: Sequence[Part], sensitivity: float, multiplier: float
+) -> tuple[float, Rounding]:
     """Return a τ with τ ≥ σ·(s + W), and the units it has.
 
     Args:
@@ -187,7 +192,9 @@ def calibrated(parts: Sequence[Part], sensitivity: float, multiplier: float) -> 
 
 
 def strategy_norm_bound(factorization: Factorization) -> float:
-    """Bound ‖C‖₂: by Σ|c_j| where C is Toeplitz up to column scales, else √(‖C‖₁‖C‖_∞), else ‖C‖_F."""
+    """Bound ‖C‖₂: by Σ|c_j| where C is Toeplitz up to column scales, else √(‖C‖₁‖C‖_∞), else
+    ‖C‖_F.
+    """
     if isinstance(factorization, Stamped):
         return strategy_norm_bound(factorization.base)
     bound = factorization.toeplitz_bound()

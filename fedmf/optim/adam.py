@@ -27,9 +27,10 @@ class ServerAdam(ServerOptimizer):
         m̂ = m/(1 − β₁^{t+1}),       v̂ = v/(1 − β₂^{t+1}),
         Δ_j = m̂_j/(√max(v̂_B(j), 0) + ε + ρ√v̄),
 
-    where v̄ is the mean of max(v̂, 0) over coordinates. ρ is an ε in units of the updates themselves: with
-    ε = 0 the rule does not change when all updates are rescaled. With single coordinates and q = u² it is
-    Adam. Updates are new minus old parameters, so the direction Δ is added.
+    where v̄ is the mean of max(v̂, 0) over coordinates. ρ is an ε in units of the updates
+    themselves: with ε = 0 the rule does not change when all updates are rescaled. With single
+    coordinates and q = u² it is Adam. Updates are new minus old parameters, so the direction Δ is
+    added.
 
     Args:
         move: learning rate and weight decay.
@@ -40,8 +41,8 @@ class ServerAdam(ServerOptimizer):
         relative_epsilon: ρ ≥ 0.
 
     Raises:
-        ValueError: a value is out of range, or ε = ρ = 0, so that noise that takes v̂ below zero would divide
-            by zero.
+        ValueError: a value is out of range, or ε = ρ = 0, so that noise that takes v̂ below zero
+            would divide by zero.
 
     References:
         Kingma and Ba (2015); Kalinin, Upadhyay and Lampert (2025), Algorithm 2, corrected as
@@ -58,11 +59,16 @@ class ServerAdam(ServerOptimizer):
     def __post_init__(self) -> None:
         check_decay("β₁ (beta1)", self.beta1)
         check_decay("β₂ (beta2)", self.beta2)
-        for label, value in (("ε (epsilon)", self.epsilon), ("ρ (relative_epsilon)", self.relative_epsilon)):
+        for label, value in (
+            ("ε (epsilon)", self.epsilon),
+            ("ρ (relative_epsilon)", self.relative_epsilon),
+        ):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{label} must be finite and >= 0; got {value}.")
         if self.epsilon == self.relative_epsilon == 0:
-            raise ValueError("ε (epsilon) or ρ (relative_epsilon) must be positive; got 0 for both.")
+            raise ValueError(
+                "ε (epsilon) or ρ (relative_epsilon) must be positive; got 0 for both."
+            )
 
     @property
     def second_moment(self) -> SecondMoment | None:
@@ -108,7 +114,8 @@ class ServerAdam(ServerOptimizer):
         scale = squares.sqrt().add_(self.epsilon)
         if self.relative_epsilon > 0:
             scale += self.relative_epsilon * blocks.weighted_mean(squares).sqrt()
-        # v̂ = 0 everywhere and ε = 0: nothing is known of the scale of the updates, so that none is made.
+        # v̂ = 0 everywhere and ε = 0: nothing is known of the scale of the updates, so that none is
+        # made.
         inverse = torch.where(scale > 0, 1.0 / scale, 0.0)
         return blocks.spread(inverse).mul_(first).div_(1 - self.beta1 ** (t + 1))
 
@@ -121,7 +128,9 @@ class Adam(OptimizerOptions):
     beta1: Annotated[float, Field("decay of the first moment", "β₁")] = 0.9
     blocks: Annotated[
         BlockKind,
-        Field("coordinates that share a second moment: coordinate (none), channel, tensor or model"),
+        Field(
+            "coordinates that share a second moment: coordinate (none), channel, tensor or model"
+        ),
     ] = "tensor"
     beta2: Annotated[float, Field("decay of the second moment", "β₂")] = 0.99
     epsilon: Annotated[float, Field("damping ε in units of the updates")] = 0.0
@@ -145,7 +154,9 @@ class Adam(OptimizerOptions):
         return Energies(Blocks.of(shapes, self.blocks), "squared")
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
-        """The workload of momentum β₁: v is taken as fixed, the correction of m for its start is left out."""
+        """The workload of momentum β₁: v is taken as fixed, the correction of m for its start is
+        left out.
+        """
         return iterates(self.rates(rounds), self.beta1, weight_decay=self.weight_decay)
 
     def second_workload(self, rounds: int) -> ToeplitzWorkload:

@@ -1,4 +1,6 @@
-"""Second moments of blocks of a flat vector: which coordinates share one, where it comes from, its weight."""
+"""Second moments of blocks of a flat vector: which coordinates share one, where it comes from, its
+weight.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class Blocks:
         ValueError: no run, or one that is empty.
 
     Guarantees:
-        Keeps nothing of the length of the vector; a vectorised reduction a run, on the vector's device.
+        Keeps nothing of the length of the vector; a vectorised reduction a run, on the vector's
+        device.
 
     >>> blocks = Blocks.of([(2, 3), (2,)], "channel")
     >>> blocks.runs, blocks.sizes
@@ -53,8 +56,8 @@ class Blocks:
 
         Args:
             shapes: of its tensors, in the order of the flat vector.
-            which: "coordinate" (one block each), "channel" (one for each first index of a tensor of two or
-                more dimensions, one for a vector), "tensor", or "model" (one for all).
+            which: "coordinate" (one block each), "channel" (one for each first index of a tensor of
+                two or more dimensions, one for a vector), "tensor", or "model" (one for all).
 
         Raises:
             ValueError: an unknown kind of block, or no parameters.
@@ -68,7 +71,9 @@ class Blocks:
             return cls(tuple((1, count) for count in counts))
         if which == "channel":
             heads = [shape[0] if len(shape) > 1 else 1 for shape in shapes]
-            return cls(tuple((head, count // head) for head, count in zip(heads, counts, strict=True)))
+            return cls(
+                tuple((head, count // head) for head, count in zip(heads, counts, strict=True))
+            )
         raise ValueError(f"blocks must be one of {', '.join(get_args(BlockKind))}; got {which!r}.")
 
     @property
@@ -131,17 +136,19 @@ class Blocks:
 class Energies:
     """Block totals q_t of a round, Σ_{j∈B} of squares.
 
-    "squared" are the squares of the noisy mean u_t itself: DP-Adam's v is mostly the noise. "debiased" are
-    q_B = ‖u_B‖² − |B|·Var_t with Var_t = `RoundRelease.mean_variance`, which estimate ‖ū_B‖² without bias, ū
-    the mean without noise, under independent and correlated noise alike. "released" is joint moment
-    estimation: the mean over users of their energies, E_u‖x_u,B‖² = ‖ū_B‖² + Var_u, with noise of its own.
+    "squared" are the squares of the noisy mean u_t itself: DP-Adam's v is mostly the noise.
+    "debiased" are q_B = ‖u_B‖² − |B|·Var_t with Var_t = `RoundRelease.mean_variance`, which
+    estimate ‖ū_B‖² without bias, ū the mean without noise, under independent and correlated noise
+    alike. "released" is joint moment estimation: the mean over users of their energies, E_u‖x_u,B‖²
+    = ‖ū_B‖² + Var_u, with noise of its own.
 
     Args:
         blocks: which coordinates share one second moment.
         source: "squared", "debiased" or "released".
 
     References:
-        Tang, Shpilevskiy and Lécuyer (2024), "DP-AdamBC", for independent noise and single coordinates.
+        Tang, Shpilevskiy and Lécuyer (2024), "DP-AdamBC", for independent noise and single
+        coordinates.
     """
 
     blocks: Blocks
@@ -161,7 +168,9 @@ class Energies:
         if self.source == "released":
             if release.second is None or release.second.numel() != self.blocks.count:
                 got = "none" if release.second is None else release.second.numel()
-                raise ValueError(f"q (second) must hold {self.blocks.count} block energies; got {got}.")
+                raise ValueError(
+                    f"q (second) must hold {self.blocks.count} block energies; got {got}."
+                )
             return release.second.to(mean.dtype)
         energies = self.blocks.energies(mean)
         if self.source == "squared":
@@ -179,12 +188,13 @@ def relative_energy_error(
     cohort_size: int,
     share: float,
 ) -> float:
-    """ρ = σ·sens(C₂)·[C₂⁻¹]_00/(m·p): std of v̂_B over v_B in the first round, before any averaging.
+    """ρ = σ·sens(C₂)·[C₂⁻¹]_00/(m·p): std of v̂_B over v_B in the first round, before any
+    averaging.
 
-    For a block that holds the share p of ζ² in each user's energy, under zero-out and for the noise that a
-    release of the second moment alone would need. Neither ζ nor the size of the block matters. Averaging
-    over 1/(1 − β₂) rounds makes the error smaller later, but a v̂ that is mostly noise in the first rounds
-    has moved the model by then.
+    For a block that holds the share p of ζ² in each user's energy, under zero-out and for the noise
+    that a release of the second moment alone would need. Neither ζ nor the size of the block
+    matters. Averaging over 1/(1 − β₂) rounds makes the error smaller later, but a v̂ that is mostly
+    noise in the first rounds has moved the model by then.
 
     Args:
         second: C₂.
@@ -209,10 +219,10 @@ def energy_weight(
 ) -> float:
     """λ that minimises (noise of the first moment)·(1 + relative variance of v).
 
-    Under zero-out, with ν = λζ² sens(C₂)²/sens(C₁)², the first moment's variance grows by 1 + ν and the
-    relative variance of v is ρ²(1 + ν)/ν; their product (1 + ν)(1 + ρ²(1 + ν)/ν) is least at
-    ν = ρ/√(1 + ρ²). So an accurate v costs the mean next to nothing, and no v gets more than half of s².
-    Under replace-one the free part is taken.
+    Under zero-out, with ν = λζ² sens(C₂)²/sens(C₁)², the first moment's variance grows by 1 + ν and
+    the relative variance of v is ρ²(1 + ν)/ν; their product (1 + ν)(1 + ρ²(1 + ν)/ν) is least at ν
+    = ρ/√(1 + ρ²). So an accurate v costs the mean next to nothing, and no v gets more than half of
+    s². Under replace-one the free part is taken.
 
     Args:
         first: C₁.
@@ -230,7 +240,9 @@ def energy_weight(
     0.0995
     """
     if not 0 < relative_error < math.inf:
-        raise ValueError(f"ρ (relative error of v) must be positive and finite; got {relative_error}.")
+        raise ValueError(
+            f"ρ (relative error of v) must be positive and finite; got {relative_error}."
+        )
     even = default_weight(first, second, participation, users)
     if users.adjacency == "replace-one":
         return even

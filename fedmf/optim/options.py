@@ -1,4 +1,6 @@
-"""Server optimizers before model and horizon are known: tables of options, or an object of one's own."""
+"""Server optimizers before model and horizon are known: tables of options, or an object of one's
+own.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ class ChosenOptimizer(ABC):
         """The update rule for a model and a horizon.
 
         Args:
-            shapes: of the model's tensors in the order of the flat vector; blocks of second moments follow
-                them.
+            shapes: of the model's tensors in the order of the flat vector; blocks of second moments
+                follow them.
             rounds: n, the horizon of the schedule.
 
         Raises:
@@ -31,7 +33,9 @@ class ChosenOptimizer(ABC):
         """
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
-        """A₁: how the noise of each round enters the models that are released; prefix sums by default."""
+        """A₁: how the noise of each round enters the models that are released; prefix sums by
+        default.
+        """
         return prefix(rounds)
 
     def second_workload(self, rounds: int) -> ToeplitzWorkload:
@@ -47,11 +51,15 @@ class OptimizerOptions(Value, ChosenOptimizer):
         ValueError: a value is out of range.
     """
 
-    learning_rate: Annotated[float, Field("server learning rate η, the maximum of the schedule", "η")] = 0.1
+    learning_rate: Annotated[
+        float, Field("server learning rate η, the maximum of the schedule", "η")
+    ] = 0.1
     schedule: Annotated[
         ScheduleKind, Field("constant, or linear or cosine decay to zero at the last round")
     ] = "constant"
-    warmup: Annotated[int, Field("number of rounds in which the learning rate increases to η", "w", ge=0)] = 0
+    warmup: Annotated[
+        int, Field("number of rounds in which the learning rate increases to η", "w", ge=0)
+    ] = 0
     weight_decay: Annotated[float, Field("decoupled weight decay w ≤ 1/η", "w")] = 0.0
 
     def __post_init__(self) -> None:
@@ -77,8 +85,8 @@ class OwnOptimizer(ChosenOptimizer):
     """An update rule that is complete already.
 
     Args:
-        rule: any object that has what `ServerOptimizer` asks for. With a method ``workload(rounds)`` or
-            ``second_workload(rounds)`` it names its own A₁ or A₂.
+        rule: any object that has what `ServerOptimizer` asks for. With a method
+            ``workload(rounds)`` or ``second_workload(rounds)`` it names its own A₁ or A₂.
     """
 
     rule: ServerOptimizer

@@ -1,4 +1,6 @@
-"""An update rule of a user's own, held to what the server relies on, and known again by its fingerprint."""
+"""An update rule of a user's own, held to what the server relies on, and known again by its
+fingerprint.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,16 @@ def fingerprint_of(value: object) -> tuple[str, str]:
     """Qualified name of an object's class, and SHA-256 of all that the object holds.
 
     Args:
-        value: an object with dataclass fields, or attributes, that are numbers, strings, arrays, tensors,
-            classes, functions, collections of such, or objects like itself. Functions and classes count by
-            their qualified names, not by their code; tensors by type, shape and values, wherever they lie.
+        value: an object with dataclass fields, or attributes, that are numbers, strings, arrays,
+            tensors, classes, functions, collections of such, or objects like itself. Functions and
+            classes count by their qualified names, not by their code; tensors by type, shape and
+            values, wherever they lie.
 
     Raises:
         ValueError: something in it has no attributes to read, or refers to itself.
 
-    Guarantees: equal between processes and machines for equal objects; differs with any bit of a number.
+    Guarantees: equal between processes and machines for equal objects; differs with any bit of a
+    number.
 
     >>> from fedmf.optim import Sgd
     >>> name, digest = fingerprint_of(Sgd(momentum=0.5))
@@ -48,7 +52,9 @@ def _name(named: Any) -> str:
 
 
 def _digest(value: Any, within: tuple[int, ...]) -> bytes:
-    """A hash over the type's name and the hashes of the parts, which `within` are parts of each other."""
+    """A hash over the type's name and the hashes of the parts, which `within` are parts of each
+    other.
+    """
     if id(value) in within:
         raise ValueError(f"an own object must not refer to itself; {_name(type(value))} does.")
 
@@ -72,14 +78,20 @@ def _pieces(value: Any, part: Callable[[Any], bytes]) -> list[bytes]:
         return [(str(value) if isinstance(value, PurePath) else repr(value)).encode()]
     if isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1)
-        return [f"{value.dtype}{tuple(value.shape)}".encode(), flat.view(torch.uint8).numpy().tobytes()]
+        return [
+            f"{value.dtype}{tuple(value.shape)}".encode(),
+            flat.view(torch.uint8).numpy().tobytes(),
+        ]
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         if array.dtype.hasobject:
             return [str(array.shape).encode(), part(array.tolist())]
         return [f"{array.dtype.str}{array.shape}".encode(), array.tobytes()]
     if isinstance(value, Mapping):
-        return [b"".join(pair) for pair in sorted((part(key), part(inner)) for key, inner in value.items())]
+        return [
+            b"".join(pair)
+            for pair in sorted((part(key), part(inner)) for key, inner in value.items())
+        ]
     if isinstance(value, Set):
         return sorted(part(inner) for inner in value)
     if isinstance(value, list | tuple):
@@ -105,8 +117,8 @@ def _state(value: Any) -> list[Any]:
 class OwnRule:
     """A rule that works on copies, with checked results.
 
-    A round that could not be committed is made again, with other noise. Nobody may see what was made of it
-    the first time, as they would in parameters that the rule changed in place.
+    A round that could not be committed is made again, with other noise. Nobody may see what was
+    made of it the first time, as they would in parameters that the rule changed in place.
 
     Args:
         rule: what the user wrote.
@@ -138,8 +150,8 @@ class OwnRule:
         """See `ServerOptimizer.step`; ``parameters`` and ``state`` are never changed.
 
         Raises:
-            ValueError: other parameters than a vector of the type and length of θ, or a state that is not
-                tensors by name.
+            ValueError: other parameters than a vector of the type and length of θ, or a state that
+                is not tensors by name.
         """
         copies = {name: value.clone() for name, value in state.items()}
         stepped, state = self.rule.step(t, parameters.clone(), release, copies)
@@ -149,17 +161,21 @@ class OwnRule:
             or stepped.dtype != parameters.dtype
         ):
             made = (
-                f"{stepped.dtype} of shape {tuple(stepped.shape)}" if isinstance(stepped, Tensor) else stepped
+                f"{stepped.dtype} of shape {tuple(stepped.shape)}"
+                if isinstance(stepped, Tensor)
+                else stepped
             )
             raise ValueError(
-                f"step (of {type(self.rule).__name__}) must return {parameters.dtype} parameters of shape "
-                f"{tuple(parameters.shape)}; got {made}. Nothing was released."
+                f"step (of {type(self.rule).__name__}) must return {parameters.dtype} parameters of"
+                f" shape {tuple(parameters.shape)}; got {made}. Nothing was released."
             )
         return stepped.detach(), _checked_state(state, "step")
 
 
 def _checked_state(state: Mapping[str, Tensor], method: str) -> dict[str, Tensor]:
-    if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+    if not isinstance(state, Mapping) or not all(
+        isinstance(value, torch.Tensor) for value in state.values()
+    ):
         raise ValueError(
             f"{method} (of the optimizer) must return its state as tensors by name; got {state!r}."
         )

@@ -59,7 +59,10 @@ class ServerSGD(ServerOptimizer):
         update = release.mean.to(parameters.dtype)
         stepped = new_vector(parameters.numel(), parameters.dtype, parameters.device)
         if self.momentum == 0.0:
-            in_parts(lambda part: self.move.into(stepped[part], t, parameters[part], update[part]), stepped)
+            in_parts(
+                lambda part: self.move.into(stepped[part], t, parameters[part], update[part]),
+                stepped,
+            )
             return stepped, {}
         before = state["velocity"]
         velocity = new_vector(parameters.numel(), parameters.dtype, parameters.device)

@@ -1,1 +1,3 @@
-"""Release: integer sums plus integer noise, committed before anybody sees them, for runs and for streams."""
+"""Release: integer sums plus integer noise, committed before anybody sees them, for runs and for
+streams.
+"""

@@ -70,7 +70,9 @@ class NoisyParts:
         noise: its standard deviation in integers; None for a release without noise.
     """
 
-    def __init__(self, keys: KeySchedule, domain: Domain, part: Part, noise: IntegerNoise | None) -> None:
+    def __init__(
+        self, keys: KeySchedule, domain: Domain, part: Part, noise: IntegerNoise | None
+    ) -> None:
         C = part.factorization
         std = 0.0 if noise is None else noise.std
         self.noise = noise
@@ -125,8 +127,8 @@ class StatisticRelease:
 class SecondMomentRelease:
     """The second moment of every round, of an optimizer that needs it: F_t + noise, which is m·q_t.
 
-    F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected onto the
-    ball of radius ζ ("squared-mean"); in integers in either case.
+    F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected
+    onto the ball of radius ζ ("squared-mean"); in integers in either case.
 
     Args:
         plan: of a run with a second stream.
@@ -148,12 +150,16 @@ class SecondMomentRelease:
 
     def release(self, t: int, total: ClippedSum) -> tuple[NoisySum, float]:
         """Return m·q_t and the variance of the noise in each entry of q_t."""
-        features = total.second_fixed_point if self._form == "per-user" else self._squared_mean(total)
+        features = (
+            total.second_fixed_point if self._form == "per-user" else self._squared_mean(total)
+        )
         noisy = self.noisy.release(t, features, self._unit)
         return noisy, (self._std / self._size) ** 2 * float(self._row_variances[t])
 
     def _squared_mean(self, total: ClippedSum) -> Tensor:
-        """m times the features of G/m, clipped like an update: a mean of more users may be longer."""
+        """m times the features of G/m, clipped like an update: a mean of more users may be
+        longer.
+        """
         mean = total.fixed_point.to(torch.float64) / self._size
         integers, _ = clip_to_fixed_point(mean[None], 2.0**self._bits, self._bits)
         features = fixed_point_energies(integers, self._moment, self._bits, self._feature_bits)

@@ -1,4 +1,6 @@
-"""The noise plan of a release: C, its sensitivity, the units of its integers, σ, and what that guarantees."""
+"""The noise plan of a release: C, its sensitivity, the units of its integers, σ, and what that
+guarantees.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
 #: Relative, of sensitivities that are summed in different orders.
 _TOLERANCE: Final = 1e-9
-#: Far above what rare failures of integer noise add to δ, and what they add is below the accountants' margin.
+#: Far above what rare failures of integer noise add to δ, and what they add is below the
+#: accountants' margin.
 _LEAST_DELTA: Final = 1e-40
 
 _NO_SENSITIVITY: Final = Sensitivity(0.0, "exact", "")
@@ -43,7 +46,8 @@ class Allowed:
 
     Args:
         epsilon: at the full horizon; with amplification only while the cohorts stay secret.
-        epsilon_known_cohorts: the same against an observer who knows in which rounds each user took part.
+        epsilon_known_cohorts: the same against an observer who knows in which rounds each user took
+            part.
         epsilon_so_far: of the rounds released; infinite once all are, as nothing more is said then.
         known_so_far: of the rounds released, against such an observer.
     """
@@ -58,9 +62,9 @@ class Allowed:
 class Plan:
     """A mechanism with its noise: calibrated once (`calibrated`), recorded, and read by everybody.
 
-    With τ the standard deviation of the z that are streamed through C⁻¹ into the sum, per unit clip norm of a
-    user's whole vector, and W what rounding to integers costs, 1/σ = μ = (sensitivity·(adjacency factor) +
-    W)/τ; those of a second stream have τ over √λ.
+    With τ the standard deviation of the z that are streamed through C⁻¹ into the sum, per unit clip
+    norm of a user's whole vector, and W what rounding to integers costs, 1/σ = μ =
+    (sensitivity·(adjacency factor) + W)/τ; those of a second stream have τ over √λ.
 
     Args:
         epsilon: ε that is asked for; None for a release without noise.
@@ -76,13 +80,14 @@ class Plan:
         statistics: what else is released under the same ε.
         normalized: whether means are released in units of the clip norm of their round.
         unit: the unit of protection: "user" or "example".
-        sensitivity: of `release` under the contract, exact or an upper bound, per unit clip norm and unit of
-            `adjacency_factor`; sens_{k,b}(C) of a single stream.
+        sensitivity: of `release` under the contract, exact or an upper bound, per unit clip norm
+            and unit of `adjacency_factor`; sens_{k,b}(C) of a single stream.
         noise_multiplier: σ ≥ 0 for sensitivity 1; 0 in a run without privacy.
         relative_noise_std: τ. Of a user's whole vector (a·x/ζ, b₁·s₁/c₁, …): what updates take is
             `noise_std`.
         rounding: the units of `parts`, and W.
-        amplification: how the noise was calibrated for secret cohorts; None where nothing is claimed.
+        amplification: how the noise was calibrated for secret cohorts; None where nothing is
+            claimed.
 
     The last five follow from the others, and have no noise until `calibrated` found them.
     """
@@ -137,12 +142,14 @@ class Plan:
             if plan.second is None or plan._pair_bits == before:
                 return plan
 
-    def _multiplier(self, law: CohortLaw | None, seed: int | None) -> tuple[float, RunAmplification | None]:
+    def _multiplier(
+        self, law: CohortLaw | None, seed: int | None
+    ) -> tuple[float, RunAmplification | None]:
         """σ for sensitivity 1 that gives ε, and how it was found.
 
-        Without amplification it is the Gaussian mechanism at the worst pattern that (k, b) allows, which
-        holds for every outcome of a random schedule. Otherwise it relies on the very law by which the cohorts
-        will be drawn.
+        Without amplification it is the Gaussian mechanism at the worst pattern that (k, b) allows,
+        which holds for every outcome of a random schedule. Otherwise it relies on the very law by
+        which the cohorts will be drawn.
         """
         if self.epsilon is None:
             return 0.0, None
@@ -161,7 +168,9 @@ class Plan:
         self, epsilon: float, law: CohortLaw, seed: int | None, plain: float
     ) -> tuple[float, RunAmplification]:
         """σ for secret cohorts; ``plain`` is the one without amplification."""
-        from fedmf.accounting.sampling import amplified_run  # other releases need no accountant of cohorts
+        from fedmf.accounting.sampling import (
+            amplified_run,
+        )  # other releases need no accountant of cohorts
 
         seed = secrets.randbits(63) if seed is None else seed
         C = self.mechanism.factorization
@@ -179,7 +188,9 @@ class Plan:
 
     @property
     def release(self) -> RunRelease:
-        """What the run releases, as far as privacy is concerned: the sums, or the pair of streams."""
+        """What the run releases, as far as privacy is concerned: the sums, or the pair of
+        streams.
+        """
         return release_of(
             self.mechanism.factorization,
             self.second,
@@ -191,7 +202,8 @@ class Plan:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What is released in a round: sums of updates, second moments if there are any, statistics.
+        """What is released in a round: sums of updates, second moments if there are any,
+        statistics.
 
         Of one user, updates are in units of ζ, second moments of ζ², and statistics are numbers.
         """
@@ -235,7 +247,9 @@ class Plan:
 
     @property
     def noise_std(self) -> float:
-        """τ₁, absolute standard deviation of the z that enter the sum; where ζ adapts, for round 0."""
+        """τ₁, absolute standard deviation of the z that enter the sum; where ζ adapts, for
+        round 0.
+        """
         return self.noise_std_at(self.clip_norm)
 
     def noise_std_at(self, clip_norm: float) -> float:
@@ -252,12 +266,16 @@ class Plan:
         return clip_norm if self.normalized else 1.0
 
     def multiplier_after(self, rounds: int) -> float:
-        """σ of a Gaussian mechanism as private as the first ``rounds`` ≥ 1 rounds, for the worst user.
+        """σ of a Gaussian mechanism as private as the first ``rounds`` ≥ 1 rounds, for the worst
+        user.
 
         Their sensitivity follows from the leading block of C.
         """
-        k, b = self.participation.max_participations, self.participation.min_separation
-        block = Participation(rounds, min(k, Participation.as_many_as_fit(rounds, b).max_participations), b)
+        k = self.participation.max_participations
+        b = self.participation.min_separation
+        block = Participation(
+            rounds, min(k, Participation.as_many_as_fit(rounds, b).max_participations), b
+        )
         spent = min(self.release.leading(rounds).stated(block).value, self.sensitivity.value)
         return self.noise_multiplier * self.moved(self.sensitivity.value) / self.moved(spent)
 
@@ -266,7 +284,8 @@ class Plan:
         return {0: 0.0}
 
     def known_epsilon_after(self, rounds: int) -> float:
-        """ε spent by the worst allowed user once ``rounds`` rounds are released; infinite without noise.
+        """ε spent by the worst allowed user once ``rounds`` rounds are released; infinite without
+        noise.
 
         Against an observer who knows in which rounds each user took part: never amplified. It never
         exceeds the whole run's.
@@ -285,7 +304,8 @@ class Plan:
         return min(known, self.epsilon)
 
     def allowed(self, released: int, law: CohortLaw | None = None) -> Allowed:
-        """What the plan allows the worst user once so many rounds are released; from C and the noise again.
+        """What the plan allows the worst user once so many rounds are released; from C and the
+        noise again.
 
         Args:
             released: T ≤ n.
@@ -305,31 +325,38 @@ class Plan:
             return Allowed(epsilon, known, math.inf, known)
         known_so_far = math.inf if released else 0.0
         if noisy and released:
-            known_so_far = min(known, certified_epsilon(self.multiplier_after(released), self.delta))
+            known_so_far = min(
+                known, certified_epsilon(self.multiplier_after(released), self.delta)
+            )
         secret = epsilon
         if self.amplification is not None:
             secret = min(epsilon, self.epsilon_after(released))
         return Allowed(epsilon, known, min(known_so_far, secret), known_so_far)
 
     def check_noise(self) -> None:
-        """Compute sensitivity, units and noise again, and reject a plan that states less of any of them.
+        """Compute sensitivity, units and noise again, and reject a plan that states less of any of
+        them.
 
         Raises:
             LedgerError: it does.
         """
-        n, σ = self.participation.rounds, self.noise_multiplier
+        n = self.participation.rounds
+        σ = self.noise_multiplier
         if self.release.rounds != n:
             raise LedgerError(
-                f"the header's factorization has n={self.release.rounds} rounds; training was planned for "
-                f"{n}."
+                f"the header's factorization has n={self.release.rounds} rounds; training was"
+                f" planned for {n}."
             )
         if not 0 <= σ < math.inf:
-            raise LedgerError(f"σ (noise_multiplier of the header) must be finite and at least 0; got {σ!r}.")
-        stated, recomputed = self.sensitivity.value, self.release.stated(self.participation).value
+            raise LedgerError(
+                f"σ (noise_multiplier of the header) must be finite and at least 0; got {σ!r}."
+            )
+        stated = self.sensitivity.value
+        recomputed = self.release.stated(self.participation).value
         if not stated >= recomputed * (1 - _TOLERANCE):
             raise LedgerError(
-                f"the header states sensitivity {stated!r}, below the {recomputed!r} of its factorization. "
-                "The noise was too small for the requested ε."
+                f"the header states sensitivity {stated!r}, below the {recomputed!r} of its"
+                " factorization. The noise was too small for the requested ε."
             )
         reach = self.sensitivity.value * adjacency_factor(self.adjacency)
         again = rounding_of(self.parts, reach, self.relative_noise_std)
@@ -341,9 +368,9 @@ class Plan:
         )
         if not (enough and same and self.rounding.movement >= again.movement * (1 - _TOLERANCE)):
             raise LedgerError(
-                f"the header states noise {self.relative_noise_std!r} in units {self.rounding.bits}, and "
-                f"{needed!r} in units {again.bits} follow from its plan. The noise was too small, or the "
-                "record was altered."
+                f"the header states noise {self.relative_noise_std!r} in units"
+                f" {self.rounding.bits}, and {needed!r} in units {again.bits} follow from its plan."
+                " The noise was too small, or the record was altered."
             )
 
     def _claimed(self, known: float, law: CohortLaw | None) -> float:
@@ -358,23 +385,30 @@ class Plan:
         if claim is None:
             return known
         if epsilon is None or self.noise_multiplier == 0:
-            raise LedgerError("the header claims amplification for a run without noise or without epsilon.")
-        from fedmf.accounting.sampling import check_run  # other releases need no accountant of cohorts
+            raise LedgerError(
+                "the header claims amplification for a run without noise or without epsilon."
+            )
+        from fedmf.accounting.sampling import (
+            check_run,
+        )  # other releases need no accountant of cohorts
 
         try:
             check_statistics(self.statistics, True, self.release.paired)
             self.release.check_secret_cohorts()
             if law is None:
-                raise ValueError("cohorts must be drawn at random by a law that an accountant knows.")
+                raise ValueError(
+                    "cohorts must be drawn at random by a law that an accountant knows."
+                )
             if (claim.accountant, claim.probability) != (law.accountant, law.probability):
                 raise ValueError(
-                    f"accountant and q (probability) must be as for the cohorts, {law.accountant!r} and "
-                    f"{law.probability!r}; got {claim.accountant!r} and {claim.probability!r}."
+                    f"accountant and q (probability) must be as for the cohorts, {law.accountant!r}"
+                    f" and {law.probability!r}; got {claim.accountant!r} and {claim.probability!r}."
                 )
-            C, std = self.mechanism.factorization, self.relative_noise_std
+            C = self.mechanism.factorization
+            std = self.relative_noise_std
             if self.rounding.movement > claim.rounding * std:
                 raise ValueError(
-                    f"rounding (W/tau that was allowed for) must be at least "
+                    "rounding (W/tau that was allowed for) must be at least "
                     f"{self.rounding.movement / std!r}; got {claim.rounding!r}."
                 )
             budget = ideal_budget(epsilon, self.delta, self.adjacency, claim.rounding)
@@ -395,7 +429,9 @@ class Plan:
             "params": dict(self.mechanism.params),
             "factorization": self.mechanism.factorization.to_dict(),
         }
-        second = [] if self.second is None else [{"stream": "second moments", **self.second.to_dict()}]
+        second = (
+            [] if self.second is None else [{"stream": "second moments", **self.second.to_dict()}]
+        )
         return {
             "unit": self.unit,
             "users": self.users,
@@ -413,8 +449,9 @@ class Plan:
     def from_dict(cls, values: Mapping[str, Any], **asked: Any) -> Self:
         """Read what `to_dict` wrote.
 
-        The factorization is the recorded one, never fitted again: another machine's optimiser could end
-        at slightly different coefficients, and the noise would no longer fit the rounds released.
+        The factorization is the recorded one, never fitted again: another machine's optimiser could
+        end at slightly different coefficients, and the noise would no longer fit the rounds
+        released.
 
         Args:
             values: the record.
@@ -426,7 +463,9 @@ class Plan:
         streams = [dict(stream) for stream in values["streams"]]
         named = [stream.pop("stream") for stream in streams]
         if named not in (["updates"], ["updates", "second moments"]):
-            raise ValueError(f"streams (of a round) must be updates and second moments; got {named}.")
+            raise ValueError(
+                f"streams (of a round) must be updates and second moments; got {named}."
+            )
         first = streams[0]
         C = factorization_from_dict(first["factorization"])
         return cls(
@@ -448,6 +487,8 @@ class Plan:
 def _claim_of(recorded: Mapping[str, Any] | None) -> RunAmplification | None:
     if recorded is None:
         return None
-    from fedmf.accounting.sampling import RunAmplification  # other releases need no accountant of cohorts
+    from fedmf.accounting.sampling import (
+        RunAmplification,
+    )  # other releases need no accountant of cohorts
 
     return RunAmplification.from_dict(recorded)

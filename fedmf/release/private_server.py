@@ -62,11 +62,11 @@ class PrivateServer:
 
         u_t = (G_t + ζ·σ·sens(C)·[C⁻¹z]_t) / m,        θ_{t+1} = optimizer(θ_t, u_t),
 
-    with m the planned cohort size, however many users replied. Where a statistic moves ζ it is ζ_t, and u_t
-    may be in units of it. Each statistic of the plan is released with noise of its own. An optimizer that
-    needs a second moment gets one with noise of its own (`SecondMomentRelease`). The new model, the
-    optimizer state and the participations are committed to the ledger in one durable step before
-    ``release`` returns.
+    with m the planned cohort size, however many users replied. Where a statistic moves ζ it is ζ_t,
+    and u_t may be in units of it. Each statistic of the plan is released with noise of its own. An
+    optimizer that needs a second moment gets one with noise of its own (`SecondMomentRelease`). The
+    new model, the optimizer state and the participations are committed to the ledger in one durable
+    step before ``release`` returns.
 
     Args:
         plan: the calibrated mechanism.
@@ -84,16 +84,16 @@ class PrivateServer:
 
     Attributes:
         sums: how the updates of the next round are clipped, to ζ_t, and summed.
-        lost: rounds lost in an interruption: they were released after the last checkpoint. Their rows
-            of noise are never used again.
+        lost: rounds lost in an interruption: they were released after the last checkpoint. Their
+            rows of noise are never used again.
 
     Guarantees:
-        With a secret key each process draws the rows it releases with a key of its own, from random bits that
-        are durable before the first of them, so copies of a directory add independent noise; past rows that
-        later ones need are drawn again with the keys that made them. With a public key a resumed run
-        continues with the very noise of an uninterrupted one. Checkpoints hold the position of the noise and
-        digests that identify it; kept vectors are replayed, since past noise on disk would have to be guarded
-        like the key.
+        With a secret key each process draws the rows it releases with a key of its own, from random
+        bits that are durable before the first of them, so copies of a directory add independent
+        noise; past rows that later ones need are drawn again with the keys that made them. With a
+        public key a resumed run continues with the very noise of an uninterrupted one. Checkpoints
+        hold the position of the noise and digests that identify it; kept vectors are replayed,
+        since past noise on disk would have to be guarded like the key.
     """
 
     def __init__(
@@ -148,7 +148,9 @@ class PrivateServer:
         if released:
             kept = self.ledger.state()
             if kept is None:
-                raise LedgerError(f"the ledger must hold a state after {released} rounds; it holds none.")
+                raise LedgerError(
+                    f"the ledger must hold a state after {released} rounds; it holds none."
+                )
             checkpoint = unpack(kept)
             self._load(checkpoint)
             if self._kept is not None:
@@ -162,7 +164,8 @@ class PrivateServer:
             self._kept.restore(released, last)
 
     def keep_state(self) -> None:
-        """Make the state after the last round durable if its commit did not: nothing is lost by a stop.
+        """Make the state after the last round durable if its commit did not: nothing is lost by a
+        stop.
 
         Raises:
             LedgerError: a release failed before, or the disk fails now.
@@ -181,7 +184,9 @@ class PrivateServer:
         self._state = ServerState(
             t=int(noise["t"]),
             parameters=checkpoint["parameters"].to(self.device),
-            optimizer={name: value.to(self.device) for name, value in checkpoint["optimizer"].items()},
+            optimizer={
+                name: value.to(self.device) for name, value in checkpoint["optimizer"].items()
+            },
             statistics={each.name: noise[each.name]["state"] for each in self._statistics},
         )
 
@@ -227,8 +232,8 @@ class PrivateServer:
     def release(self, total: ClippedSum, users: Sequence[str]) -> Tensor:
         """Release round t: add its row of noise, step, commit.
 
-        Every round releases its sum plus noise, even without replies: leaving the noise out would reveal
-        that there were none.
+        Every round releases its sum plus noise, even without replies: leaving the noise out would
+        reveal that there were none.
 
         Args:
             total: the sum of the clipped updates of ``users``, made by `new_sum`.
@@ -238,12 +243,12 @@ class PrivateServer:
             θ_{t+1}, shape (d,). It was committed before this returns.
 
         Raises:
-            ValueError: the sum holds another number of updates than users are listed, or is in other
-                units than the plan's; nothing is released.
+            ValueError: the sum holds another number of updates than users are listed, or is in
+                other units than the plan's; nothing is released.
             HorizonExceededError: all rounds are spent.
             ParticipationViolation: a user may not take part in this round; nothing is released.
-            LedgerError: the disk failed, now or before: this process releases nothing more. The round counts
-                if it is whole in the record when that is opened again.
+            LedgerError: the disk failed, now or before: this process releases nothing more. The
+                round counts if it is whole in the record when that is opened again.
         """
         self._check(total, users)
         with self.ledger.right.exercise(f"round {self.t + 1}"):
@@ -254,15 +259,18 @@ class PrivateServer:
         return self.parameters
 
     def _check(self, total: ClippedSum, users: Sequence[str]) -> None:
-        """Reject what cannot be released before its row of noise is drawn, after which all must end well."""
+        """Reject what cannot be released before its row of noise is drawn, after which all must end
+        well.
+        """
         if total.users != len(users):
             raise ValueError(
-                f"sum must hold exactly the listed users; got {total.users} updates for {len(users)} users."
+                f"sum must hold exactly the listed users; got {total.users} updates for"
+                f" {len(users)} users."
             )
         if total.units != self.sums.units:
             raise ValueError(
-                f"sum must be in the units of this round, {self.sums.units}; got {total.units}. Its noise "
-                "would be too small: make it with new_sum()."
+                f"sum must be in the units of this round, {self.sums.units}; got {total.units}. Its"
+                " noise would be too small: make it with new_sum()."
             )
         self.ledger.check_round(self.t, users)
 
@@ -300,7 +308,9 @@ class PrivateServer:
             t, self.parameters, noised.release, self._state.optimizer
         )
         statistics = {
-            each.name: each.after(t, noised.statistics[each.name], self._state.statistics[each.name])
+            each.name: each.after(
+                t, noised.statistics[each.name], self._state.statistics[each.name]
+            )
             for each in self.plan.statistics
         }
         return ServerState(t + 1, parameters, optimizer, statistics)
@@ -322,14 +332,18 @@ class PrivateServer:
             self.sums = self.sums.with_clip_norm(each.clip_norm(self._state.statistics[each.name]))
 
     def _packed(self, state: ServerState, integers: Sequence[Tensor] = ()) -> bytes:
-        """A checkpoint: θ, the optimizer's state, where each stream of noise stands, and the statistics after
-        a round. Past noise, which is as secret as the key, is made again from there.
-        Where released integers are kept it has those of the round, too."""
+        """A checkpoint: θ, the optimizer's state, where each stream of noise stands, and the
+        statistics after a round. Past noise, which is as secret as the key, is made again from
+        there. Where released integers are kept it has those of the round, too.
+        """
         noise = self._updates.stream.state_dict()
         if self._second is not None:
             noise["second"] = self._second.noisy.stream.state_dict()
         for each in self._statistics:
-            kept = {"state": dict(state.statistics[each.name]), "noise": each.noisy.stream.state_dict()}
+            kept = {
+                "state": dict(state.statistics[each.name]),
+                "noise": each.noisy.stream.state_dict(),
+            }
             noise[each.name] = kept
         saved = {"parameters": state.parameters, "optimizer": dict(state.optimizer), "noise": noise}
         if self._kept is not None:
@@ -341,13 +355,22 @@ def _check_second_moment(plan: Plan, optimizer: ServerOptimizer) -> None:
     """Reject an optimizer that needs another second moment than the noise was calibrated for."""
     moment = optimizer.second_moment
     needed = None if moment is None else (optimizer.second_form, moment.described, moment.size)
-    planned = None if plan.second is None else (plan.second.form, plan.second.moment, plan.second.features)
+    planned = (
+        None
+        if plan.second is None
+        else (plan.second.form, plan.second.moment, plan.second.features)
+    )
     if needed != planned:
-        raise ValueError(f"second moment of the optimizer must be {planned}, as planned; got {needed}.")
+        raise ValueError(
+            f"second moment of the optimizer must be {planned}, as planned; got {needed}."
+        )
 
 
 def sums_for(
-    optimizer: ServerOptimizer, dimension: int, clip_norm: float, statistics: Sequence[ReleasedStatistic]
+    optimizer: ServerOptimizer,
+    dimension: int,
+    clip_norm: float,
+    statistics: Sequence[ReleasedStatistic],
 ) -> SumSpec:
     """What to sum over users: updates; features where the optimizer needs them; statistics."""
     moment = optimizer.second_moment if optimizer.second_form == "per-user" else None

@@ -1,4 +1,6 @@
-"""The private stream: the one place where rows of a stream are admitted, summed, noised and committed."""
+"""The private stream: the one place where rows of a stream are admitted, summed, noised and
+committed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ class RowPlan:
     Args:
         clip_norm: ζ, of a row.
         second_moment: which second moment of a row is summed, where `parts` has one.
-        parts: C and size of the sums of rows, and of their second moments if these have noise of their own.
+        parts: C and size of the sums of rows, and of their second moments if these have noise of
+            their own.
         rounding: unit and noise of each part.
     """
 
@@ -50,8 +53,13 @@ class RowPlan:
 
     @property
     def units(self) -> list[float]:
-        """Units of the released sums: ζ·2⁻ᴮ, and ζ²·2⁻ᶠ of second moments with noise of their own."""
-        return [self.clip_norm**power * 2.0**-bits for power, bits in enumerate(self.rounding.bits, start=1)]
+        """Units of the released sums: ζ·2⁻ᴮ, and ζ²·2⁻ᶠ of second moments with noise of their
+        own.
+        """
+        return [
+            self.clip_norm**power * 2.0**-bits
+            for power, bits in enumerate(self.rounding.bits, start=1)
+        ]
 
 
 class PrivateRows:
@@ -62,23 +70,28 @@ class PrivateRows:
         keys: which key makes which row of noise; a key alone makes all.
 
     Guarantees:
-        The two noises come from different domains of the key: no keystream block serves both. What leaves
-        `add_noise` are sums of integers with noise, in numbers.
+        The two noises come from different domains of the key: no keystream block serves both. What
+        leaves `add_noise` are sums of integers with noise, in numbers.
     """
 
     def __init__(self, plan: RowPlan, keys: NoiseKey | KeySchedule) -> None:
         self.plan = plan
         #: What draws noise, by its name in a saved state.
         self.noises: dict[str, NoiseStream] = {}
-        for name, domain, part, noise in zip(_NAMES, _DOMAINS, plan.parts, plan.rounding.parts, strict=False):
+        for name, domain, part, noise in zip(
+            _NAMES, _DOMAINS, plan.parts, plan.rounding.parts, strict=False
+        ):
             C = part.factorization
-            self.noises[name] = NoiseStream(keys, domain, C.recurrence(), C.rounds, part.size, noise.std)
+            self.noises[name] = NoiseStream(
+                keys, domain, C.recurrence(), C.rounds, part.size, noise.std
+            )
 
     def clip_and_add(self, rows: Tensor, steps: int) -> list[Tensor]:
         """Clip rows to integers and sum those of each step, and their second moments.
 
         Args:
-            rows: shape (rows, d), whatever they hold: long ones are clipped, and NaN counts as zeros.
+            rows: shape (rows, d), whatever they hold: long ones are clipped, and NaN counts as
+                zeros.
             steps: how many releases; each has as many rows as the others.
 
         Raises:
@@ -94,7 +107,9 @@ class PrivateRows:
         return sums
 
     def add_noise(self, sums: Sequence[Tensor]) -> list[Tensor]:
-        """Add a row of noise to the sum of each step, in place, and only then make numbers of it."""
+        """Add a row of noise to the sum of each step, in place, and only then make numbers of
+        it.
+        """
         noisy = []
         for total, noise, unit in zip(sums, self.noises.values(), self.plan.units, strict=True):
             noise.release_rows(total)
@@ -136,7 +151,8 @@ class Admission:
 
 
 class StreamServer:
-    """Admits the rows of a stream, releases their sums with noise, and commits them, each exactly once.
+    """Admits the rows of a stream, releases their sums with noise, and commits them, each exactly
+    once.
 
     Args:
         plan: of the rows.
@@ -144,8 +160,8 @@ class StreamServer:
         ledger: of the stream, open for writing; its (n, k, b) is that of rows.
         key: of the noise of the stream.
         records: how many releases the ledger holds.
-        with_vectors: whether past noise is kept with a commit; if not, it is drawn again when a stream
-            continues.
+        with_vectors: whether past noise is kept with a commit; if not, it is drawn again when a
+            stream continues.
         kept: where released integers are kept after every commit; None to keep none.
 
     Attributes:
@@ -153,9 +169,9 @@ class StreamServer:
         step: rows that took a step, committed or not.
 
     Guarantees:
-        Only rows that were admitted are released, and each once. With a secret key each process draws its
-        noise with a key of its own, from random bits that are durable before the first, so copies of a state
-        directory add independent noise.
+        Only rows that were admitted are released, and each once. With a secret key each process
+        draws its noise with a key of its own, from random bits that are durable before the first,
+        so copies of a state directory add independent noise.
     """
 
     def __init__(
@@ -200,7 +216,9 @@ class StreamServer:
 
     @property
     def waiting(self) -> int:
-        """Rows that were admitted and are in no release yet; with this process they are forgotten."""
+        """Rows that were admitted and are in no release yet; with this process they are
+        forgotten.
+        """
         return len(self._admitted) - self._released
 
     @contextmanager
@@ -214,7 +232,8 @@ class StreamServer:
             yield
 
     def admit(self, users: Sequence[str | None], start: int, most: int) -> Admission:
-        """Give the next steps to rows whose users are within (k, b), in their order; no value decides.
+        """Give the next steps to rows whose users are within (k, b), in their order; no value
+        decides.
 
         Args:
             users: of the rows; None for a row that is no user's.
@@ -254,13 +273,16 @@ class StreamServer:
             steps: how many releases; each has as many rows as the others.
 
         Returns:
-            First and second moments, a row a release. They must not leave before they are committed.
+            First and second moments, a row a release. They must not leave before they are
+            committed.
 
         Raises:
             ValueError: more rows than were admitted.
         """
         if len(rows) > self.waiting:
-            raise ValueError(f"rows (of a release) must be admitted; got {len(rows)} of {self.waiting}.")
+            raise ValueError(
+                f"rows (of a release) must be admitted; got {len(rows)} of {self.waiting}."
+            )
         self.keys.open_in(self.ledger)
         sums = self._rows.clip_and_add(rows, steps)
         noisy = self._rows.add_noise(sums)
@@ -269,7 +291,9 @@ class StreamServer:
         self._released += len(rows)
         return self._estimates.extend(noisy)
 
-    def commit(self, about: Mapping[str, Any], content: bytes, records: int, pushes: bytes = b"") -> None:
+    def commit(
+        self, about: Mapping[str, Any], content: bytes, records: int, pushes: bytes = b""
+    ) -> None:
         """Make what was released final, with the users of its rows.
 
         Args:
@@ -279,8 +303,8 @@ class StreamServer:
             pushes: digests of the rows that were pushed.
 
         Raises:
-            LedgerError: this process takes a step and recorded no opening; or the disk failed, now or before,
-                and whether the block is final is found when the state is opened again.
+            LedgerError: this process takes a step and recorded no opening; or the disk failed, now
+                or before, and whether the block is final is found when the state is opened again.
         """
         users = self._admitted[: self._released]
         state = state_of(self._rows, self._estimates, self._with_vectors)
@@ -300,10 +324,12 @@ def state_of(rows: PrivateRows, estimates: Estimates, with_vectors: bool = False
     Args:
         rows: with the noise.
         estimates: made of it.
-        with_vectors: include the vectors of the noise, so that continuing needs no replay. They are past
-            noise, to be kept as secret as the key.
+        with_vectors: include the vectors of the noise, so that continuing needs no replay. They are
+            past noise, to be kept as secret as the key.
     """
-    noises = {name: noise.state_dict(with_vectors=with_vectors) for name, noise in rows.noises.items()}
+    noises = {
+        name: noise.state_dict(with_vectors=with_vectors) for name, noise in rows.noises.items()
+    }
     return {"t": noises[_NAMES[0]]["t"], **estimates.state_dict(), **noises}
 
 
@@ -319,7 +345,8 @@ def restore_state(rows: PrivateRows, estimates: Estimates, state: Mapping[str, A
     times = [part["t"] for part in state.values() if isinstance(part, Mapping)]
     if any(t != state["t"] for t in times):
         raise ValueError(
-            f"t (state) must be the same in all parts; got {state['t']} and {', '.join(map(str, times))}."
+            f"t (state) must be the same in all parts; got {state['t']} and"
+            f" {', '.join(map(str, times))}."
         )
     for name, noise in rows.noises.items():
         noise.load_state(state[name])

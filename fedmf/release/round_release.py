@@ -15,23 +15,25 @@ from fedmf.matrices.second_moment import SecondMoment
 
 @dataclass(frozen=True, eq=False)
 class RoundRelease:
-    """The private output of round t, divided by the planned cohort size m, with its true noise variances.
+    """The private output of round t, divided by the planned cohort size m, with its true noise
+    variances.
 
     Everything an optimizer does with it is post-processing and costs no privacy.
 
     Args:
         mean: u_t = (Σ_u x_u + noise)/m, shape (d,).
-        mean_variance: variance of the noise in an entry of `mean`: (τ₁/m)²·[C₁⁻¹C₁⁻ᵀ]_tt with τ₁ the standard
-            deviation of the z that enter the sum. It changes from round to round unless C₁ = I; 0 without
-            noise.
+        mean_variance: variance of the noise in an entry of `mean`: (τ₁/m)²·[C₁⁻¹C₁⁻ᵀ]_tt with τ₁
+            the standard deviation of the z that enter the sum. It changes from round to round
+            unless C₁ = I; 0 without noise.
         second: q_t, the second moment in the optimizer's form plus noise, packed, shape
             (`SecondMoment.size`,); None for an optimizer without `second_moment`.
-        second_variance: variance of the noise in an entry of `second`: (τ₂/m)²·[C₂⁻¹C₂⁻ᵀ]_tt with τ₂ the
-            standard deviation of the z that enter m times the second moment; None with `second`.
+        second_variance: variance of the noise in an entry of `second`: (τ₂/m)²·[C₂⁻¹C₂⁻ᵀ]_tt with
+            τ₂ the standard deviation of the z that enter m times the second moment; None with
+            `second`.
 
     Raises:
-        ValueError: a shape is wrong, a variance is negative or not finite, or second and its variance do not
-            come together.
+        ValueError: a shape is wrong, a variance is negative or not finite, or second and its
+            variance do not come together.
     """
 
     mean: Tensor
@@ -42,14 +44,16 @@ class RoundRelease:
     def __post_init__(self) -> None:
         _check("u (mean)", self.mean, self.mean_variance)
         if (self.second is None) != (self.second_variance is None):
-            raise ValueError("q (second) and its variance must come together; got one of them alone.")
+            raise ValueError(
+                "q (second) and its variance must come together; got one of them alone."
+            )
         if self.second is not None:
             _check("q (second)", self.second, self.second_variance)
 
 
 class ServerOptimizer(Protocol):
-    """A pure update rule: from parameters, state and release of round t to parameters and state of round t +
-    1.
+    """A pure update rule: from parameters, state and release of round t to parameters and state of
+    round t + 1.
 
     Guarantees:
         `step` changes none of its arguments and returns tensors of its own.
@@ -57,7 +61,9 @@ class ServerOptimizer(Protocol):
 
     @property
     def second_moment(self) -> SecondMoment | None:
-        """Which second moment must be released with the mean; None for a rule that needs the mean alone."""
+        """Which second moment must be released with the mean; None for a rule that needs the mean
+        alone.
+        """
         return None
 
     @property
@@ -80,4 +86,6 @@ def _check(label: str, values: Tensor, variance: float | None) -> None:
     if values.ndim != 1:
         raise ValueError(f"{label} must be a flat vector; got shape {tuple(values.shape)}.")
     if variance is None or not 0 <= variance < math.inf:
-        raise ValueError(f"variance of the noise in {label} must be finite and >= 0; got {variance}.")
+        raise ValueError(
+            f"variance of the noise in {label} must be finite and >= 0; got {variance}."
+        )

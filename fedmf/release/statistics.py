@@ -18,12 +18,13 @@ _UPWARDS: Final = 1.0 + 2.0**-50
 class ReleasedStatistic(ABC):
     """The noisy mean of a bounded integer of each user, released under the same ε as the model.
 
-    Update and statistics of a user enter the release as one vector (a·x/ζ, b₁·s₁/c₁, …), with bᵢ² the shares
-    of the statistics and a² what they leave of 1. Its norm is at most 1, so ε is the same as for the sums
-    alone, and they pay by noise that is 1/a times as large (docs/theory/accounting.md).
+    Update and statistics of a user enter the release as one vector (a·x/ζ, b₁·s₁/c₁, …), with bᵢ²
+    the shares of the statistics and a² what they leave of 1. Its norm is at most 1, so ε is the
+    same as for the sums alone, and they pay by noise that is 1/a times as large
+    (docs/theory/accounting.md).
 
-    The state of a statistic is a JSON-able dict, a function of what was released; floats survive JSON bit for
-    bit. So is the clip norm that it may set.
+    The state of a statistic is a JSON-able dict, a function of what was released; floats survive
+    JSON bit for bit. So is the clip norm that it may set.
 
     Attributes:
         name: by which runs, statements and streams of noise know it.
@@ -63,7 +64,9 @@ class ReleasedStatistic(ABC):
 
 
 def update_factor(statistics: Sequence[ReleasedStatistic]) -> float:
-    """1/a, by which the noise of updates is larger than with all of μ² for them alone, rounded up."""
+    """1/a, by which the noise of updates is larger than with all of μ² for them alone, rounded
+    up.
+    """
     left = _left(statistics)
     return _UPWARDS / math.sqrt(left) if left < 1 else 1.0
 
@@ -73,7 +76,9 @@ def _left(statistics: Sequence[ReleasedStatistic]) -> Fraction:
     return 1 - sum((Fraction(statistic.share) for statistic in statistics), Fraction(0))
 
 
-def check_statistics(statistics: Sequence[ReleasedStatistic], amplified: bool, paired: bool) -> None:
+def check_statistics(
+    statistics: Sequence[ReleasedStatistic], amplified: bool, paired: bool
+) -> None:
     """Reject statistics that leave nothing to updates, or that no theorem covers.
 
     Args:
@@ -86,7 +91,9 @@ def check_statistics(statistics: Sequence[ReleasedStatistic], amplified: bool, p
     """
     names = [statistic.name for statistic in statistics]
     if len(set(names)) < len(names):
-        raise ValueError(f"statistics (of a run) must have different names; got {', '.join(names)}.")
+        raise ValueError(
+            f"statistics (of a run) must have different names; got {', '.join(names)}."
+        )
     if _left(statistics) <= 0:
         shares = ", ".join(f"{statistic.name} {statistic.share!r}" for statistic in statistics)
         raise ValueError(f"share (b², of all statistics together) must be below 1; got {shares}.")

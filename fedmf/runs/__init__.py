@@ -17,4 +17,14 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazily(__name__)
 
-__all__ = ["Clients", "FunctionTask", "Plan", "Reply", "RoundRecord", "Rounds", "Run", "Session", "Statistic"]
+__all__ = [
+    "Clients",
+    "FunctionTask",
+    "Plan",
+    "Reply",
+    "RoundRecord",
+    "Rounds",
+    "Run",
+    "Session",
+    "Statistic",
+]

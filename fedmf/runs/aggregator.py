@@ -1,4 +1,6 @@
-"""Private aggregation for any program: it brings updates, this clips, sums, noises, steps and commits."""
+"""Private aggregation for any program: it brings updates, this clips, sums, noises, steps and
+commits.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ _MEAN: Final = Sgd(learning_rate=1.0, momentum=0.0)
 _LONGEST_REASON: Final = 200
 
 
-#: What of `Execution` changes what such a run does; the rest is what it must be, and no table shows it.
+#: What of `Execution` changes what such a run does; the rest is what it must be, and no table shows
+#: it.
 _READ: Final = frozenset(
     {"messages", "handshake_timeout", "evaluate_every", "checkpoint_every", "keep_releases"}
 )
@@ -49,7 +52,8 @@ _READ: Final = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class TaskElsewhere(TaskSource):
-    """The task of a program that brings updates, or of a Flower app, which the server does not know.
+    """The task of a program that brings updates, or of a Flower app, which the server does not
+    know.
 
     Args:
         layout: of the model's arrays.
@@ -84,7 +88,8 @@ class TaskElsewhere(TaskSource):
             ConfigError: always.
         """
         raise ConfigError(
-            f"only the training program knows the task ({self.called}); continue it with {self.continued_by}."
+            f"only the training program knows the task ({self.called}); continue it with"
+            f" {self.continued_by}."
         )
 
     @property
@@ -150,13 +155,14 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
 class PrivateAggregator:
     """User-level differential privacy for any training program, without Flower.
 
-    In each round, the program asks for the cohort (`cohort`), adds the update of each user (`add`), and
-    gets the next model (`release`). The updates are clipped together over all trained arrays, summed exactly,
-    divided by the planned users of a round and noised; the round is committed before `release` returns.
+    In each round, the program asks for the cohort (`cohort`), adds the update of each user (`add`),
+    and gets the next model (`release`). The updates are clipped together over all trained arrays,
+    summed exactly, divided by the planned users of a round and noised; the round is committed
+    before `release` returns.
 
     Args:
-        privacy: ε and δ for all rounds together, and the clip norm ζ: the largest ℓ₂ norm of one user's
-            update; a public noise seed makes a simulation that anyone can undo.
+        privacy: ε and δ for all rounds together, and the clip norm ζ: the largest ℓ₂ norm of one
+            user's update; a public noise seed makes a simulation that anyone can undo.
         cohorts: n, the horizon, m, the number of users per round, and the schedule.
         users: stable ids of all N users, in a fixed order.
         run_dir: directory of ledger, key and statement; an existing run is continued.
@@ -165,15 +171,16 @@ class PrivateAggregator:
         clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms.
         extra_releases: values of `fedmf.runs.Statistic` that are released under the same ε.
         frozen: arrays that are neither trained nor noised: names, or patterns.
-        tied: whether equal arrays are one array with several names; None raises an error if there are any.
+        tied: whether equal arrays are one array with several names; None raises an error if there
+            are any.
 
     Raises:
         ConfigError: values that do not fit together.
 
     Guarantees:
-        Any update of one user (wrong shapes, NaN, huge values) changes that user's own contribution and
-        nothing else. A process that dies leaves a directory that the same calls continue: what was released
-        counts, and no row of noise is used twice.
+        Any update of one user (wrong shapes, NaN, huge values) changes that user's own contribution
+        and nothing else. A process that dies leaves a directory that the same calls continue: what
+        was released counts, and no row of noise is used twice.
     """
 
     def __init__(
@@ -191,7 +198,9 @@ class PrivateAggregator:
         tied: bool | None = None,
     ) -> None:
         self._users = list(users)
-        if isinstance(users, str) or not all(isinstance(user, str) and user for user in self._users):
+        if isinstance(users, str) or not all(
+            isinstance(user, str) and user for user in self._users
+        ):
             raise ConfigError(f"users must be a sequence of ids, each a string; got {users!r:.80}.")
         if len(set(self._users)) < len(self._users):
             raise ConfigError("users must name each user once.")
@@ -204,8 +213,11 @@ class PrivateAggregator:
             "clipping": clipping or FixedClipping(),
             "extra_releases": tuple(extra_releases),
         }
-        self._frozen, self._tied = tuple(frozen), tied
-        self._run(ModelLayout(("model",), ((1,),), ("float32",), {}))  # to check what needs no model
+        self._frozen = tuple(frozen)
+        self._tied = tied
+        self._run(
+            ModelLayout(("model",), ((1,),), ("float32",), {})
+        )  # to check what needs no model
         self.run_dir = Path(run_dir).expanduser().resolve()
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -217,26 +229,30 @@ class PrivateAggregator:
         """Plan the run and make its directory, or continue an existing one.
 
         Args:
-            model: the initial arrays by name; also on continuing, where only names, shapes, types and what is
-                not trained must be as before.
+            model: the initial arrays by name; also on continuing, where only names, shapes, types
+                and what is not trained must be as before.
 
         Raises:
-            ConfigError: a model that cannot be trained, another run in the place, or a place that cannot be
-                used; nothing is left there.
+            ConfigError: a model that cannot be trained, another run in the place, or a place that
+                cannot be used; nothing is left there.
             LedgerError: a damaged ledger, or another process is running it.
         """
         if self._session is not None:
             raise ConfigError("begin must be called only once; the run is already open.")
         arrays = {name: _array(name, value) for name, value in model.items()}
         self._layout = ModelLayout.of_arrays(arrays, self._frozen, self._tied)
-        self._session = session_of(self.run_dir, self._run(self._layout), self._layout.flat_of(arrays))
+        self._session = session_of(
+            self.run_dir, self._run(self._layout), self._layout.flat_of(arrays)
+        )
         self._begin_round()
         return self
 
     def _begin_round(self) -> None:
         self._cohort: list[str] | None = None
         self._total: ClippedSum = self._open.server.new_sum()
-        self._added, self._failures, self._round = list[str](), list[UserFailure](), self.t
+        self._added = list[str]()
+        self._failures = list[UserFailure]()
+        self._round = self.t
 
     def __enter__(self) -> Self:
         return self
@@ -249,9 +265,11 @@ class PrivateAggregator:
         forgotten.
 
         Raises:
-            ConfigError: the disk failed when the reports were written; the run is closed all the same.
+            ConfigError: the disk failed when the reports were written; the run is closed all the
+                same.
         """
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             try:
                 session.write_reports()
@@ -307,11 +325,12 @@ class PrivateAggregator:
 
         Args:
             user: one of the cohort who was not added yet.
-            update: what the user's training changed: trained minus received arrays, by name; others are not
-                looked at.
+            update: what the user's training changed: trained minus received arrays, by name; others
+                are not looked at.
 
         Returns:
-            None, or in one line why the user's contribution is zero: a wrong shape or type, NaN. It is kept
+            None, or in one line why the user's contribution is zero: a wrong shape or type, NaN. It
+            is kept
             for the operator. It depends on data: show it to no one else.
 
         Raises:
@@ -361,11 +380,13 @@ class PrivateAggregator:
             LedgerError: the disk failed, now or before. Close and begin again.
         """
         with self._lock:
-            session, t = self._open, self.t
+            session = self._open
+            t = self.t
             if t < session.server.horizon:
                 self._asked(t)
             session.server.release(self._total, self._added)
-            failures, present = self._failures, len(self._added)
+            failures = self._failures
+            present = len(self._added)
             self._begin_round()
             session.note_failures(t, failures, present)
             session.evaluate()

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from fedmf.accounting.sampling import CohortLaw
 
 
-def numbers_of(privacy: Privacy, cohorts: Cohorts, statistics: Sequence[Statistic]) -> dict[str, Any]:
+def numbers_of(
+    privacy: Privacy, cohorts: Cohorts, statistics: Sequence[Statistic]
+) -> dict[str, Any]:
     """The fields of a `Plan` that are those of its run."""
     normalized = any(
-        isinstance(statistic, QuantileClipping) and statistic.normalize_updates for statistic in statistics
+        isinstance(statistic, QuantileClipping) and statistic.normalize_updates
+        for statistic in statistics
     )
     return {
         "epsilon": privacy.requested_epsilon,

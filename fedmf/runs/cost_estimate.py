@@ -1,4 +1,6 @@
-"""What a run would promise and cost, from its plan and made-up examples: no user's data are trained on."""
+"""What a run would promise and cost, from its plan and made-up examples: no user's data are trained
+on.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +31,23 @@ _LEVELS: Final = ((0.05, "high"), (0.2, "medium"), (1.0, "low"))
 
 
 class NoiseAndSignal:
-    """Norms of noise in mean updates, as multiples of the clip norm ζ, which no mean update exceeds.
+    """Norms of noise in mean updates, as multiples of the clip norm ζ, which no mean update
+    exceeds.
 
     Args:
         plan: of a run.
         dimension: d of its model.
 
     Attributes:
-        words: one line at the beginning of a run: √d·(root mean square of an entry of a round's noise)/(m·ζ),
-            and the same of the mean over all n rounds, in which correlated noise cancels.
+        words: one line at the beginning of a run: √d·(root mean square of an entry of a round's
+            noise)/(m·ζ), and the same of the mean over all n rounds, in which correlated noise
+            cancels.
         warning: why a run cannot learn; None where it may.
     """
 
     def __init__(self, plan: Plan, dimension: int) -> None:
-        C, n = plan.mechanism.factorization, plan.participation.rounds
+        C = plan.mechanism.factorization
+        n = plan.participation.rounds
         std = plan.noise_std / plan.clip_norm
         unit = math.sqrt(dimension) * std / plan.users_per_round
         of_a_round = unit * math.sqrt(float(np.mean(C.noise_row_variances())))
@@ -55,17 +60,18 @@ class NoiseAndSignal:
         self.warning: str | None = None
         if of_all > 1:
             self.warning = (
-                f"noise is {of_all:.3g} times what all updates together can say (in the mean over "
-                "all rounds): no model can be learned. Take more users a round, more rounds, a smaller "
-                "model, or a larger epsilon."
+                f"noise is {of_all:.3g} times what all updates together can say (in the mean over"
+                " all rounds): no model can be learned. Take more users a round, more rounds, a"
+                " smaller model, or a larger epsilon."
             )
 
 
 def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
-    """Privacy, noise, memory and time of a round, for people: each as soon as it is known, the time last.
+    """Privacy, noise, memory and time of a round, for people: each as soon as it is known, the time
+    last.
 
-    Users of the declared structure, with as many examples as real ones own, are made up and trained; a few
-    rows of noise are made under a key that is thrown away. Nothing is written.
+    Users of the declared structure, with as many examples as real ones own, are made up and
+    trained; a few rows of noise are made under a key that is thrown away. Nothing is written.
 
     Args:
         run: what would be run.
@@ -75,8 +81,11 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
         ConfigError: the run cannot be executed.
     """
     task, plan = _planned(run, device)
-    model, n, contract = task.model, run.cohorts.rounds, plan.participation
-    known, epsilon = plan.known_epsilon_after(n), plan.epsilon_after(n)
+    model = task.model
+    n = run.cohorts.rounds
+    contract = plan.participation
+    known = plan.known_epsilon_after(n)
+    epsilon = plan.epsilon_after(n)
     promised = f"{at_least(epsilon)} at delta {at_least(plan.delta)}, {plan.adjacency} adjacency"
     if plan.amplification is not None:
         promised += f" while cohorts stay secret; {at_least(known)} against those who know them"
@@ -86,15 +95,20 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     yield "epsilon", promised if run.is_private else "infinite: no noise"
     yield (
         "participation",
-        f"{n} rounds, at most {contract.max_participations} a user, {contract.min_separation} apart; "
-        f"{run.cohorts.users_per_round} of {plan.users} users a round",
+        (
+            f"{n} rounds, at most {contract.max_participations} a user, {contract.min_separation}"
+            f" apart; {run.cohorts.users_per_round} of {plan.users} users a round"
+        ),
     )
     yield "mechanism", f"{plan.mechanism.name}{params}"
     kind = plan.sensitivity.kind.replace("_", " ")
     yield "sensitivity", f"{at_least(plan.sensitivity.value)} ({kind})"
     yield (
         "noise",
-        f"multiplier {at_most(plan.noise_multiplier)}, standard deviation {at_most(plan.noise_std)}",
+        (
+            f"multiplier {at_most(plan.noise_multiplier)}, standard deviation"
+            f" {at_most(plan.noise_std)}"
+        ),
     )
     yield "noise against updates", against.words
     if against.warning is not None:
@@ -106,13 +120,16 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     training, row = _seconds(run, task, plan, device)
     yield (
         "time of a round",
-        f"{1e3 * (training + row):,.0f} ms: local training {1e3 * training:,.0f} on made-up users, "
-        f"noise {1e3 * row:,.1f}",
+        (
+            f"{1e3 * (training + row):,.0f} ms: local training {1e3 * training:,.0f} on made-up"
+            f" users, noise {1e3 * row:,.1f}"
+        ),
     )
 
 
 def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
-    """About how long a round takes on this machine: local training of made-up users and a row of noise.
+    """About how long a round takes on this machine: local training of made-up users and a row of
+    noise.
 
     Raises:
         ConfigError: the run cannot be executed.
@@ -136,5 +153,7 @@ def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, floa
     total = torch.zeros(task.model.dimension, dtype=torch.int64, device=device)
     repeat = min(_ROUNDS, run.cohorts.rounds)
     rows = timeit.repeat(lambda: noisy.stream.release(total), number=1, repeat=repeat)
-    training = seconds_of_training(task, run.client, run.cohorts.users_per_round, run.privacy.clip_norm)
+    training = seconds_of_training(
+        task, run.client, run.cohorts.users_per_round, run.privacy.clip_norm
+    )
     return training, statistics.median(rows)

@@ -45,7 +45,8 @@ ENROLLED: Final = (
 
 @dataclass(frozen=True, eq=False)
 class RunHeader:
-    """The description of a run that its ledger keeps; enough to account for it, and to rebuild it, from disk.
+    """The description of a run that its ledger keeps; enough to account for it, and to rebuild it,
+    from disk.
 
     Args:
         run: what `fedmf.Run.to_dict` wrote: each value's own kind and fields.
@@ -55,7 +56,8 @@ class RunHeader:
         key_public: whether the noise follows from a published seed.
         clipped_by: "server" (it clips every user's update again) or "workers" (they clip and sum).
         users_test: whether the central test part belongs to users whose data train the model.
-        public_inputs: what about the data is taken as public: dicts of the strings name, value, source.
+        public_inputs: what about the data is taken as public: dicts of the strings name, value,
+            source.
         software: name and version of what the run was started with.
 
     >>> RunHeader.from_dict({"format": 1, "users": 10})
@@ -96,7 +98,9 @@ class RunHeader:
         """
         inputs = [*map(dataclasses.asdict, (*run.task_source.public_inputs(), *constants))]
         if run.execution.enrolment:
-            inputs.append({"name": "nodes of users", "value": ENROLLED, "source": "key execution.enrolment"})
+            inputs.append(
+                {"name": "nodes of users", "value": ENROLLED, "source": "key execution.enrolment"}
+            )
         return cls(
             run=run.to_dict(),
             plan=plan,
@@ -160,8 +164,8 @@ class RunHeader:
         """
         if values.get("format") != _FORMAT:
             raise ValueError(
-                f"header (run description) must have format {_FORMAT}; got {values.get('format')!r:.40}. "
-                "Use the fedmf version that wrote it."
+                f"header (run description) must have format {_FORMAT}; got"
+                f" {values.get('format')!r:.40}. Use the fedmf version that wrote it."
             )
         given = {name: value for name, value in values.items() if name != "format"}
         with rebuilding("header (run description)"):
@@ -177,10 +181,13 @@ def _statistics_of(run: Mapping[str, Any]) -> tuple[Statistic, ...]:
     return tuple(value for value in statistics_from(run).values() if isinstance(value, Statistic))
 
 
-KEY, LEDGER, CONFIG = "noise.key", "ledger.sqlite", "config.toml"
+KEY = "noise.key"
+LEDGER = "ledger.sqlite"
+CONFIG = "config.toml"
 #: All arrays of a model of which only some are trained.
 WHOLE_MODEL = "whole-model.npz"
-#: Which users failed when, and why: a JSON object a line. It tells about users' data: as secret as the key.
+#: Which users failed when, and why: a JSON object a line. It tells about users' data: as secret as
+#: the key.
 FAILURES = "failures.jsonl"
 
 
@@ -191,12 +198,15 @@ class RunDirectory:
 
     Guarantees:
         A directory either holds a complete run or does not exist: it is built next to its place and
-        renamed. Only its owner may enter it (mode 0700; files 0600), whatever the umask, and opening one that
-        others could read takes that from them.
+        renamed. Only its owner may enter it (mode 0700; files 0600), whatever the umask, and
+        opening one that others could read takes that from them.
     """
 
     def __init__(self, path: Path, header: RunHeader, key: NoiseKey, ledger: Ledger) -> None:
-        self.path, self.header, self.key, self.ledger = path, header, key, ledger
+        self.path = path
+        self.header = header
+        self.key = key
+        self.ledger = ledger
 
     @classmethod
     def create(
@@ -224,7 +234,8 @@ class RunDirectory:
         path = path.resolve()
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
             raise ConfigError(
-                f"output directory {path} already holds a run: resume it (--resume), or choose another."
+                f"output directory {path} already holds a run: resume it (--resume), or choose"
+                " another."
             )
 
         def fill(building: Path) -> None:
@@ -243,8 +254,8 @@ class RunDirectory:
         """Open the directory of a run that was started before.
 
         Raises:
-            ConfigError, LedgerError, ValueError: not a run directory, damaged, held by another process, or
-                behind what this machine has seen of its run.
+            ConfigError, LedgerError, ValueError: not a run directory, damaged, held by another
+                process, or behind what this machine has seen of its run.
         """
         path = path.resolve()
         ledger, header = open_ledger(path)
@@ -262,7 +273,9 @@ class RunDirectory:
         self.close()
 
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
-        """Append the failures of round t (0-based); a full disk loses them, which must not stop the run."""
+        """Append the failures of round t (0-based); a full disk loses them, which must not stop the
+        run.
+        """
         if not failures:
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -270,7 +283,9 @@ class RunDirectory:
             contextlib.suppress(OSError),
             open(os.open(self.path / FAILURES, flags, 0o600), "a", encoding="utf-8") as file,
         ):
-            file.writelines(json.dumps({"round": t + 1, **one.to_dict()}) + "\n" for one in failures)
+            file.writelines(
+                json.dumps({"round": t + 1, **one.to_dict()}) + "\n" for one in failures
+            )
 
 
 def read_header(path: Path) -> RunHeader:
@@ -284,7 +299,9 @@ def read_header(path: Path) -> RunHeader:
         return header
 
 
-def recorded_run(path: str | Path, task: Task | None = None, optimizer: ServerOptimizer | None = None) -> Run:
+def recorded_run(
+    path: str | Path, task: Task | None = None, optimizer: ServerOptimizer | None = None
+) -> Run:
     """The run that a directory holds, rebuilt from its header.
 
     Args:
@@ -326,9 +343,9 @@ def open_ledger(path: Path, read_only: bool = False) -> tuple[Ledger, RunHeader]
 
 @contextlib.contextmanager
 def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger]]:
-    """A run's header and ledger for reading, all reads of the same rounds: every reader has them from here. A
-    process that continues the run is not disturbed, and what it commits meanwhile is not seen. Logs a warning
-    where the key is not there: anybody could have written the rows.
+    """A run's header and ledger for reading, all reads of the same rounds: every reader has them
+    from here. A process that continues the run is not disturbed, and what it commits meanwhile is
+    not seen. Logs a warning where the key is not there: anybody could have written the rows.
 
     Raises:
         ConfigError, LedgerError, ValueError: as `open_ledger`.

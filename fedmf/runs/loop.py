@@ -33,7 +33,8 @@ class RoundReport:
         t: 0-based round, now released.
         asked: users in the cohort.
         present: users with a reply, whatever it held.
-        failures: users among them that contribute the zero vector, and replies that were not requested.
+        failures: users among them that contribute the zero vector, and replies that were not
+            requested.
         seconds: wall time of the round, without what callbacks take.
     """
 
@@ -46,18 +47,19 @@ class RoundReport:
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What a callback sees after a round: released and recorded values; only `report` is about users.
+    """What a callback sees after a round: released and recorded values; only `report` is about
+    users.
 
     Args:
         rounds: how many rounds are released.
         horizon: n.
-        metrics: the row of the metrics table with ε so far, and what ``evaluate_fn`` of a Flower app
-            returned; empty if the model was not evaluated. Figures of users' own examples without noise are
-            left out, unless the run has no privacy.
+        metrics: the row of the metrics table with ε so far, and what ``evaluate_fn`` of a Flower
+            app returned; empty if the model was not evaluated. Figures of users' own examples
+            without noise are left out, unless the run has no privacy.
         released: the model, flat.
         arrays: name and shape of each trained tensor, in the order of the flat model.
-        report: for the operator; None where an earlier process released the round. A run that is stopped by
-            it tells about users by its number of rounds.
+        report: for the operator; None where an earlier process released the round. A run that is
+            stopped by it tells about users by its number of rounds.
     """
 
     rounds: int
@@ -72,14 +74,17 @@ class RoundRecord:
         return self.released.detach().clone()
 
     def model(self) -> dict[str, Tensor]:
-        """A copy of it by the names of the trained parameters, float32, as `load_model` gives them."""
+        """A copy of it by the names of the trained parameters, float32, as `load_model` gives
+        them.
+        """
         flat = self.released.detach().to("cpu", torch.float32)
         return {name: part.clone() for name, part in named_parts(flat, self.arrays).items()}
 
 
-#: Called after each committed round; the run ends there if it returns True. A tracker is one line in it:
-#: ``lambda record: writer.add_scalars("run", record.metrics, record.rounds)`` for a ``SummaryWriter`` of
-#: TensorBoard, ``lambda record: wandb.log(dict(record.metrics), step=record.rounds)`` for W&B.
+#: Called after each committed round; the run ends there if it returns True. A tracker is one line
+#: in it: ``lambda record: writer.add_scalars("run", record.metrics, record.rounds)`` for a
+#: ``SummaryWriter`` of TensorBoard, ``lambda record: wandb.log(dict(record.metrics),
+#: step=record.rounds)`` for W&B.
 OnRound = Callable[[RoundRecord], bool | None]
 
 
@@ -104,15 +109,17 @@ class RunResult:
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What one message brought: a row of each user that it asked, one exact sum of them, or nothing.
+    """What one message brought: a row of each user that it asked, one exact sum of them, or
+    nothing.
 
     Args:
         users: whom the message asked; none if no user was asked for this reply.
-        held: rows of shape (r, d), in the order of the users; exact sums by name, int64; or, in a line, why
-            there is neither.
+        held: rows of shape (r, d), in the order of the users; exact sums by name, int64; or, in a
+            line, why there is neither.
         failures: what the client says of users that it could not train.
         node: who sent it; None if nothing travelled.
-        origin: rows are models, and what counts is row − origin, shape (d,); None if rows are updates.
+        origin: rows are models, and what counts is row − origin, shape (d,); None if rows are
+            updates.
     """
 
     users: tuple[str, ...]
@@ -124,8 +131,8 @@ class Reply:
     def add_to(self, total: ClippedSum) -> list[UserFailure]:
         """Add it to a sum, in which each of the users is counted; every row is clipped again.
 
-        A row that is not finite is the zero vector of its user; an unusable reply is the zero vector of
-        all of them: nothing but a user's own contribution depends on what that user sent.
+        A row that is not finite is the zero vector of its user; an unusable reply is the zero
+        vector of all of them: nothing but a user's own contribution depends on what that user sent.
 
         Returns:
             Who counts as zero, and why.
@@ -156,7 +163,9 @@ class Reply:
 
 
 class Clients:
-    """Who trains the users of a run, and the way to them: in this process, or on a grid of Flower's."""
+    """Who trains the users of a run, and the way to them: in this process, or on a grid of
+    Flower's.
+    """
 
     def gather(self) -> None:
         """Wait for those who are to be asked, before the first round.
@@ -173,11 +182,15 @@ class Clients:
         return [True] * users.size
 
     def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
-        """The replies of a cohort, ids by index, to round ``number`` (from 1), each as it arrives."""
+        """The replies of a cohort, ids by index, to round ``number`` (from 1), each as it
+        arrives.
+        """
         raise NotImplementedError
 
     def again(self, number: int, attempt: int) -> bool:
-        """Whether a round is requested again, after a pause, without a reply to attempt 0, 1, …: never."""
+        """Whether a round is requested again, after a pause, without a reply to attempt 0, 1, …:
+        never.
+        """
         del number, attempt
         return False
 
@@ -185,10 +198,12 @@ class Clients:
 class Rounds:
     """A session's rounds, each in one order: asked, released, kept, told.
 
-    1. *Asked*: the cohort, again while everybody is silent, as often as was said beforehand; then the round
-       continues without users, so that the number of rounds does not depend on who was present.
-    2. *Released*: the sum of the replies, with noise, in one commit. The round consumes its row of noise in
-       any case. The report is held before that, so that nothing of it is lost where this is interrupted.
+    1. *Asked*: the cohort, again while everybody is silent, as often as was said beforehand; then
+       the round continues without users, so that the number of rounds does not depend on who was
+       present.
+    2. *Released*: the sum of the replies, with noise, in one commit. The round consumes its row of
+       noise in any case. The report is held before that, so that nothing of it is lost where this
+       is interrupted.
     3. *Kept*: who failed, for the operator, and the round's row of metrics.
     4. *Told*: the callback is called, and may stop the run.
 
@@ -196,14 +211,15 @@ class Rounds:
         session: the run of these rounds.
         clients: whom it asks.
         on_round: see `OnRound`.
-        evaluate: called with the number of the round where the run stands (0 for a new one), and with that of
-            each round once it is kept; what it returns joins the metrics that ``on_round`` sees.
+        evaluate: called with the number of the round where the run stands (0 for a new one), and
+            with that of each round once it is kept; what it returns joins the metrics that
+            ``on_round`` sees.
 
     Guarantees:
-        A round is told once, after its commit, or never if that failed. Whatever stops the loop, what is
-        committed by then is kept, told, and in the reports of the run directory. A callback that decides by
-        the released values in its record makes a post-processing of them, so the ε of all n rounds holds for
-        when it stops.
+        A round is told once, after its commit, or never if that failed. Whatever stops the loop,
+        what is committed by then is kept, told, and in the reports of the run directory. A callback
+        that decides by the released values in its record makes a post-processing of them, so the ε
+        of all n rounds holds for when it stops.
     """
 
     def __init__(
@@ -213,7 +229,10 @@ class Rounds:
         on_round: OnRound | None = None,
         evaluate: Callable[[int], Mapping[str, Any] | None] | None = None,
     ) -> None:
-        self.session, self.clients, self.on_round, self.evaluate = session, clients, on_round, evaluate
+        self.session = session
+        self.clients = clients
+        self.on_round = on_round
+        self.evaluate = evaluate
         self._server = session.server
         self._cohort: Mapping[int, str] = {}
         self._report: RoundReport | None = None
@@ -238,24 +257,30 @@ class Rounds:
         return iter(())
 
     def release(self, number: int, replies: Iterable[Reply]) -> bool:
-        """2 to 4. Add the replies to the sum as they come, release it, keep and tell what the round leaves.
+        """2 to 4. Add the replies to the sum as they come, release it, keep and tell what the round
+        leaves.
 
         Returns:
             Whether the callback stops the run.
         """
-        server, failures, present = self._server, list[UserFailure](), list[str]()
+        server = self._server
+        failures = list[UserFailure]()
+        present = list[str]()
         total = server.new_sum()
         for reply in replies:
             failures += reply.add_to(total)
             present += reply.users
-        self._report = RoundReport(number - 1, len(self._cohort), len(present), tuple(failures), 0.0)
+        self._report = RoundReport(
+            number - 1, len(self._cohort), len(present), tuple(failures), 0.0
+        )
         server.release(total, sorted(present))
         self._report = replace(self._report, seconds=time.perf_counter() - self._begun)
         return self._told()
 
     def _told(self) -> bool:
         """3 and 4, unless the round was not committed or was told before."""
-        report, t = self._report, self._server.t
+        report = self._report
+        t = self._server.t
         if report is None or report.t >= t:
             return False
         self.session.note_failures(report.t, report.failures, report.present)
@@ -264,7 +289,8 @@ class Rounds:
         return self._tell(report)
 
     def _tell(self, report: RoundReport | None) -> bool:
-        t, session = self._server.t, self.session
+        t = self._server.t
+        session = self.session
         more = None if self.evaluate is None else self.evaluate(t)
         if self.on_round is None or t == 0:
             return False
@@ -280,11 +306,11 @@ class Rounds:
         return self.on_round(record) is True  # a value that happens to be true ends no run
 
     def carry_out(self, last: int | None = None) -> bool:
-        """Continue from the session's committed round to round ``last`` (default: the horizon); write
-        reports.
+        """Continue from the session's committed round to round ``last`` (default: the horizon);
+        write reports.
 
-        A run that is continued begins with a call of ``on_round`` for the round where it stands, which an
-        earlier process may have made.
+        A run that is continued begins with a call of ``on_round`` for the round where it stands,
+        which an earlier process may have made.
 
         Args:
             last: number of rounds of the whole run, including earlier processes.
@@ -293,7 +319,8 @@ class Rounds:
             Whether a callback stopped it.
 
         Raises:
-            ConfigError: more rounds than the noise was calibrated for; no round is run. The disk failed.
+            ConfigError: more rounds than the noise was calibrated for; no round is run. The disk
+                failed.
             RuntimeError: no node answers before the first of these rounds.
             LedgerError: a release failed, now or before. Open the run again.
             Exception: what a callback raises; the round is kept, and the run can be continued.

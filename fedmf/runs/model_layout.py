@@ -1,7 +1,8 @@
 """A model as its arrays: the trained ones as one flat vector, and the constant ones.
 
-Runs with users that are trained elsewhere, by a program that brings updates or by clients of a Flower app,
-know a model as this. It is kept in the run directory, so that a released model has all of its arrays.
+Runs with users that are trained elsewhere, by a program that brings updates or by clients of a
+Flower app, know a model as this. It is kept in the run directory, so that a released model has all
+of its arrays.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _STATISTICS: Final = re.compile(r"(^|\.)running_(mean|var)$")
 class ModelLayout:
     """Names, shapes and types of a model's arrays, in their order.
 
-    Arrays of a floating type are trained, clipped together and noised, unless they are named as frozen.
-    Frozen and integer arrays (such as counters of batches) stay as they were at the start;
+    Arrays of a floating type are trained, clipped together and noised, unless they are named as
+    frozen. Frozen and integer arrays (such as counters of batches) stay as they were at the start;
     what users send for them is not looked at.
 
     Args:
@@ -44,8 +45,9 @@ class ModelLayout:
         shapes: of each.
         dtypes: of each, as NumPy calls them.
         kept: the values of arrays that stay, by name.
-        tied: of an array that is another one under a second name, that other one's: it is trained, clipped
-            and noised once and handed out under both; what users send under the second is not looked at.
+        tied: of an array that is another one under a second name, that other one's: it is trained,
+            clipped and noised once and handed out under both; what users send under the second is
+            not looked at.
     """
 
     names: tuple[str, ...]
@@ -56,7 +58,10 @@ class ModelLayout:
 
     @classmethod
     def of_arrays(
-        cls, arrays: Mapping[str, NDArray[Any]], frozen: Sequence[str] = (), tied: bool | None = None
+        cls,
+        arrays: Mapping[str, NDArray[Any]],
+        frozen: Sequence[str] = (),
+        tied: bool | None = None,
     ) -> Self:
         """That of a model.
 
@@ -66,9 +71,9 @@ class ModelLayout:
             tied: whether equal arrays are one under several names; None if not told.
 
         Raises:
-            ConfigError: nothing to train, another type, a name that is frozen and not there, arrays that may
-                be one under two names, or statistics of normalisation layers that are not frozen: they are
-                no gradients, and noise may make them negative.
+            ConfigError: nothing to train, another type, a name that is frozen and not there, arrays
+                that may be one under two names, or statistics of normalisation layers that are not
+                frozen: they are no gradients, and noise may make them negative.
         """
         stays = _matching(arrays, frozen)
         for name, array in arrays.items():
@@ -84,8 +89,9 @@ class ModelLayout:
         if ties and tied is None:
             second, first = next(iter(ties.items()))
             raise ConfigError(
-                f"arrays {first!r} and {second!r} hold the same numbers: are they one tied array? Pass "
-                "tied=True if equal arrays are one, and tied=False if each is an array of its own."
+                f"arrays {first!r} and {second!r} hold the same numbers: are they one tied array?"
+                " Pass tied=True if equal arrays are one, and tied=False if each is an array of"
+                " its own."
             )
         for name, array in trained.items():
             with np.errstate(over="ignore"):
@@ -133,7 +139,9 @@ class ModelLayout:
         """A model's arrays, all of them, each of its own type."""
         trained = self.trained_arrays(flat)
         return {
-            name: self.kept[name].copy() if name in self.kept else trained[self.tied.get(name, name)]
+            name: (
+                self.kept[name].copy() if name in self.kept else trained[self.tied.get(name, name)]
+            )
             for name in self.names
         }
 
@@ -173,7 +181,9 @@ class ModelLayout:
                 f"cannot read {path} (all arrays of the model): {type(error).__name__}."
             ) from None
         if not same:
-            raise ConfigError(f"{path} (all arrays of the model) must be what the run began with; it is not.")
+            raise ConfigError(
+                f"{path} (all arrays of the model) must be what the run began with; it is not."
+            )
         return layout
 
 
@@ -199,16 +209,24 @@ def _matching(names: Collection[str], patterns: Sequence[str]) -> set[str]:
     """The names that are given, or match a pattern."""
     chosen = set[str]()
     for pattern in patterns:
-        matching = {pattern} if pattern in names else {name for name in names if fnmatchcase(name, pattern)}
+        matching = (
+            {pattern}
+            if pattern in names
+            else {name for name in names if fnmatchcase(name, pattern)}
+        )
         if not matching:
-            raise ConfigError(f"frozen must name arrays of the model; got {pattern!r}, which matches none.")
+            raise ConfigError(
+                f"frozen must name arrays of the model; got {pattern!r}, which matches none."
+            )
         chosen |= matching
     return chosen
 
 
 def _refuse_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Collection[str]) -> None:
-    """Refuse statistics of normalisation layers, known by their names; in a list of arrays without names, by
-    a mean and a variance of one shape before a count of batches, or fresh ones after scale and shift."""
+    """Refuse statistics of normalisation layers, known by their names; in a list of arrays without
+    names, by a mean and a variance of one shape before a count of batches, or fresh ones after
+    scale and shift.
+    """
     found = [name for name in arrays if _STATISTICS.search(name)]
     rows = [(name, array) for name, array in arrays.items() if name.isdecimal()]
     for place in range(2, len(rows)):
@@ -221,10 +239,12 @@ def _refuse_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Collection[st
             if counted or (fresh and [_constant(array) for array in four] == [1.0, 0.0, 0.0, 1.0]):
                 found += [mean, variance]
     if found := [name for name in found if name not in frozen]:
-        some = ", ".join(map(repr, found[:3])) + (f", … ({len(found)} in all)" if len(found) > 3 else "")
+        some = ", ".join(map(repr, found[:3])) + (
+            f", … ({len(found)} in all)" if len(found) > 3 else ""
+        )
         raise ConfigError(
-            f"arrays {some} hold statistics of a normalisation layer, which mix users' examples and are not "
-            "gradients: use GroupNorm or LayerNorm, or name them in frozen."
+            f"arrays {some} hold statistics of a normalisation layer, which mix users' examples and"
+            " are not gradients: use GroupNorm or LayerNorm, or name them in frozen."
         )
 
 
@@ -235,10 +255,13 @@ def _constant(values: NDArray[Any]) -> float | None:
 
 def _equal(trained: Mapping[str, NDArray[Any]]) -> dict[str, str]:
     """Of each array that equals an earlier one, and is not constant, the earlier one's name."""
-    first, ties = dict[bytes, str](), dict[str, str]()
+    first = dict[bytes, str]()
+    ties = dict[str, str]()
     for name, array in trained.items():
         if _constant(array) is None:
-            content = repr((array.dtype, array.shape)).encode() + np.ascontiguousarray(array).tobytes()
+            content = (
+                repr((array.dtype, array.shape)).encode() + np.ascontiguousarray(array).tobytes()
+            )
             other = first.setdefault(hashlib.sha256(content).digest(), name)
             if other != name:
                 ties[name] = other

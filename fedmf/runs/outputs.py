@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from fedmf.training import Task
 
 
-METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
-_OTHERWISE: Final = "Scale the features, or try other learning rates (client and server) or more rounds."
+METRICS = "metrics.parquet"
+PICTURE = "learning-curve.png"
+_OTHERWISE: Final = (
+    "Scale the features, or try other learning rates (client and server) or more rounds."
+)
 
 
 def central(metric: str, dataset: Dataset) -> str:
-    """The column of a metric of the central test part, with a mark where users of the run own it."""
+    """The column of a metric of the central test part, with a mark where users of the run own
+    it.
+    """
     return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
 
 
@@ -37,21 +42,28 @@ def metric_columns(task: Task | None, statistics: Sequence[Statistic] = ()) -> l
     released = ["epsilon", *(column for statistic in statistics for column in statistic.columns)]
     if task is None:
         return released
-    return [central(name, task.dataset) for name in ("loss", *(one.name for one in task.metrics))] + released
+    return [
+        central(name, task.dataset) for name in ("loss", *(one.name for one in task.metrics))
+    ] + released
 
 
-def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Write ``metrics.parquet``: a row per evaluated round with round, loss, the task's metrics and epsilon.
+def write_metrics(
+    path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Sequence[str]
+) -> None:
+    """Write ``metrics.parquet``: a row per evaluated round with round, loss, the task's metrics and
+    epsilon.
 
-    ``round`` counts released rounds, so round 0 is the initial model. epsilon is what the worst allowed
-    user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy, as is whatever a
-    row does not have.
+    ``round`` counts released rounds, so round 0 is the initial model. epsilon is what the worst
+    allowed user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy,
+    as is whatever a row does not have.
     """
     order = np.array(sorted(rows), dtype=np.int64)
     table = {"round": pa.Array.from_buffers(pa.int64(), order.size, [None, pa.py_buffer(order)])}
     for name in columns:
         held = (rows[t].get(name) for t in order.tolist())
-        table[name] = _column(np.array([math.nan if value is None else value for value in held], np.float64))
+        table[name] = _column(
+            np.array([math.nan if value is None else value for value in held], np.float64)
+        )
     buffer = io.BytesIO()
     parquet.write_table(pa.Table.from_arrays([*table.values()], names=[*table]), buffer)
     write_durably(path / METRICS, buffer.getvalue())
@@ -60,11 +72,16 @@ def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Se
 def _column(numbers: NDArray[np.float64]) -> Any:
     """With null for NaN. By its buffers: `pyarrow.array` would import pandas, which is slow."""
     there = np.packbits(~np.isnan(numbers), bitorder="little")
-    return pa.Array.from_buffers(pa.float64(), numbers.size, [pa.py_buffer(there), pa.py_buffer(numbers)])
+    return pa.Array.from_buffers(
+        pa.float64(), numbers.size, [pa.py_buffer(there), pa.py_buffer(numbers)]
+    )
 
 
-def draw_learning_curve(path: Path, rows: Mapping[int, Mapping[str, Any]], title: str, task: Task) -> bool:
-    """Draw the first metric, the loss and ε spent (of the worst allowed user) into ``learning-curve.png``.
+def draw_learning_curve(
+    path: Path, rows: Mapping[int, Mapping[str, Any]], title: str, task: Task
+) -> bool:
+    """Draw the first metric, the loss and ε spent (of the worst allowed user) into
+    ``learning-curve.png``.
 
     Args:
         path: the run directory.
@@ -79,7 +96,8 @@ def draw_learning_curve(path: Path, rows: Mapping[int, Mapping[str, Any]], title
         figure = new_figure(7, 6)
     except ImportError:
         return False
-    rounds, shares = sorted(rows), {metric.name: metric.is_share for metric in task.metrics[:1]}
+    rounds = sorted(rows)
+    shares = {metric.name: metric.is_share for metric in task.metrics[:1]}
     curves: list[tuple[str, list[float]]] = []
     for name in dict.fromkeys([*shares, "loss"]):
         scale, unit = (100.0, " (%)") if shares.get(name) else (1.0, "")
@@ -109,20 +127,24 @@ def shortfall(
 ) -> str | None:
     """A line if the newest model has diverged, or is no better than one that ignores the features.
 
-    With p_c the share of class c among the labels, the latter has the loss −Σ_c p_c·ln p_c and the accuracy
-    max_c p_c. Where there are accuracies alone, as in some apps, only the last is judged, by the first.
+    With p_c the share of class c among the labels, the latter has the loss −Σ_c p_c·ln p_c and the
+    accuracy max_c p_c. Where there are accuracies alone, as in some apps, only the last is judged,
+    by the first.
 
     Args:
         metrics: on the public test part, by rounds released.
         horizon: n.
-        labels: classes of the test part, shape (examples,); None where the loss is no cross-entropy.
+        labels: classes of the test part, shape (examples,); None where the loss is no
+            cross-entropy.
 
     >>> rows = {0: {"loss": 0.8}, 10: {"loss": 0.9}, 50: {"loss": 0.5, "accuracy": 0.8}}
     >>> shortfall(rows, 100), shortfall({**rows, 90: {"loss": 3.1}}, 100)
-    (None, 'after round 90 of 100 the test loss is 3.1, above 0.8 of the untrained model; after round 50 it
+    (None, 'after round 90 of 100 the test loss is 3.1, above 0.8 of the untrained model; after
+    round 50 it
      was 0.5 (accuracy 80.0 %): training has diverged. Lower ... or a larger epsilon.')
     >>> shortfall({0: {"loss": 0.8}, 9: {"loss": 0.6, "accuracy": 0.75}}, 9, np.array([0, 0, 0, 1]))
-    'after round 9 of 9 the test loss is 0.6 (accuracy 75.0 %), no better than always predicting the commonest
+    'after round 9 of 9 the test loss is 0.6 (accuracy 75.0 %), no better than always predicting the
+    commonest
      class. ...'
     >>> shortfall({0: {"accuracy": 0.3}, 9: {"accuracy": 0.2}}, 9)
     'after round 9 of 9 the test accuracy is 0.2, not above 0.3 of the untrained model. ...'
@@ -130,7 +152,10 @@ def shortfall(
     losses = {t: row["loss"] for t, row in metrics.items() if row.get("loss") is not None}
     first, last = (metrics.get(t, {}).get("accuracy", math.nan) for t in (0, horizon))
     if not losses and last <= first:
-        said = f"after round {horizon} of {horizon} the test accuracy is {last:.3g}, not above {first:.3g}"
+        said = (
+            f"after round {horizon} of {horizon} the test accuracy is {last:.3g}, not above"
+            f" {first:.3g}"
+        )
         return f"{said} of the untrained model. {_OTHERWISE}"
     t = max(losses, default=0)
     if t == 0 or not math.isfinite(losses.get(0, math.nan)):
@@ -139,24 +164,34 @@ def shortfall(
     entropy = math.inf if labels is None else float(entr(shares).sum())
     best = min((at for at in losses if math.isfinite(losses[at])), key=losses.__getitem__)
     ignorant = min(losses[0], entropy)
-    learned = losses[best] < ignorant - 0.05 * abs(ignorant)  # noise alone may get a little below it
+    learned = losses[best] < ignorant - 0.05 * abs(
+        ignorant
+    )  # noise alone may get a little below it
     most = ignorant if learned else losses[0]
-    where, margin = f"after round {t} of {horizon} the test", 0.0 if t == horizon else 0.1 * abs(most)
+    where = f"after round {t} of {horizon} the test"
+    margin = 0.0 if t == horizon else 0.1 * abs(most)
     if not math.isfinite(losses[t]) or (4 * t >= horizon and losses[t] > most + margin):
-        whose = "the untrained model" if most == losses[0] else "always predicting the shares of the classes"
+        whose = (
+            "the untrained model"
+            if most == losses[0]
+            else "always predicting the shares of the classes"
+        )
         why = ": the steps or the noise are too large."
         if learned:
             why = f"; after round {best} it was {_judged(metrics[best])}: training has diverged."
         return (
-            f"{where} loss is {_judged(metrics[t])}, above {most:.3g} of {whose}{why} Lower "
-            "the learning rate of the clients or of the server, scale the features, or take more users a "
-            "round or a larger epsilon."
+            f"{where} loss is {_judged(metrics[t])}, above {most:.3g} of {whose}{why} Lower the"
+            " learning rate of the clients or of the server, scale the features, or take more"
+            " users a round or a larger epsilon."
         )
     common = metrics[t].get("accuracy", math.inf) <= shares.max()
     if t < horizon or not (common or losses[t] >= entropy):
         return None
     what = "commonest class" if common else "shares of the classes"
-    return f"{where} loss is {_judged(metrics[t])}, no better than always predicting the {what}. {_OTHERWISE}"
+    return (
+        f"{where} loss is {_judged(metrics[t])}, no better than always predicting the {what}."
+        f" {_OTHERWISE}"
+    )
 
 
 def _judged(row: Mapping[str, Any]) -> str:

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from fedmf.runs.run import Run
 
 
-def paired_streams(run: Run, moment: SecondMoment, form: SecondForm) -> tuple[Mechanism, SecondStream]:
+def paired_streams(
+    run: Run, moment: SecondMoment, form: SecondForm
+) -> tuple[Mechanism, SecondStream]:
     """The mechanism of the sums and the stream of second moments.
 
     C₁ and C₂ are the run's mechanism for its two workloads, and λ comes from `energy_weight` for a
-    block with an even share of the energy. With an importance w > 0 of the second moment they may be one
-    matrix for both where that is better, and λ, and this choice, minimise the predicted error
+    block with an even share of the energy. With an importance w > 0 of the second moment they may
+    be one matrix for both where that is better, and λ, and this choice, minimise the predicted
+    error
 
         d·τ₁²‖A₁C₁⁻¹‖²/ζ² + w·m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴,
 
@@ -40,17 +43,26 @@ def paired_streams(run: Run, moment: SecondMoment, form: SecondForm) -> tuple[Me
     privacy = run.privacy
     if privacy.counts_sampling:
         raise ConfigError(
-            "amplified must be false for an optimizer that needs a second moment. Accountants of secret "
-            "cohorts are not joined to pairs of releases."
+            "amplified must be false for an optimizer that needs a second moment. Accountants of"
+            " secret cohorts are not joined to pairs of releases."
         )
     if form not in ("per-user", "squared-mean"):
-        raise ConfigError(f"form (of the second moment) must be 'per-user' or 'squared-mean'; got {form!r}.")
-    part, zeta, importance = run.participation, privacy.clip_norm, run.noise.second_moment_importance
-    goal, works = run.noise.goal, (run.workload, run.second_workload)
+        raise ConfigError(
+            f"form (of the second moment) must be 'per-user' or 'squared-mean'; got {form!r}."
+        )
+    part = run.participation
+    zeta = privacy.clip_norm
+    importance = run.noise.second_moment_importance
+    goal = run.noise.goal
+    works = (run.workload, run.second_workload)
     built = [run.noise.choice.build(part, work, goal) for work in works]
     # ‖E‖ ≤ 2ζ‖D‖ makes the squared mean a zero-out pair with 4λ for λ.
     squared = form == "squared-mean"
-    users = UserRange(zeta, 1, "zero-out") if squared else UserRange(zeta, moment.size, privacy.adjacency)
+    users = (
+        UserRange(zeta, 1, "zero-out")
+        if squared
+        else UserRange(zeta, moment.size, privacy.adjacency)
+    )
     stretch = 4.0 if squared else 1.0
     first, second = built
     if importance == 0:
@@ -84,7 +96,8 @@ def _even_weight(
     run: Run, C_1: Factorization, C_2: Factorization, users: UserRange, blocks: int, stretch: float
 ) -> float:
     """λ for blocks with even shares; the bound on a squared mean is √stretch times as large."""
-    epsilon, part = run.privacy.requested_epsilon, run.participation
+    epsilon = run.privacy.requested_epsilon
+    part = run.participation
     sigma = 1.0 if epsilon is None else certified_sigma(epsilon, run.privacy.delta)
     rho = relative_energy_error(C_2, part, sigma, run.cohorts.users_per_round, 1 / blocks)
     return energy_weight(C_1, C_2, part, users, math.sqrt(stretch) * rho)

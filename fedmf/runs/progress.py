@@ -56,7 +56,8 @@ class RunProgress:
 
         self._session, self._stack = session, ExitStack()
         self._console = console or Console(stderr=True)
-        dataset, metrics = session.task.dataset, session.task.metrics
+        dataset = session.task.dataset
+        metrics = session.task.metrics
         self._shares = {central(metric.name, dataset) for metric in metrics if metric.is_share}
         released = [column for one in session.run.statistics for column in one.columns]
         judged = [central(name, dataset) for name in ("loss", *(metric.name for metric in metrics))]
@@ -65,28 +66,36 @@ class RunProgress:
     def __enter__(self) -> Self:
         from fedmf.runs.cost_estimate import NoiseAndSignal
 
-        plan, server, run = self._session.plan, self._session.server, self._session.run
+        plan = self._session.plan
+        server = self._session.server
+        run = self._session.run
         contract = plan.participation
         self._print(
-            f"fedmf {__version__} · {self._session.directory.path} · {server.dimension:,} parameters · "
-            f"{plan.users:,} {UNITS[plan.unit].plural}, {run.cohorts.users_per_round:,} per round, at most "
-            f"{contract.max_participations} rounds each"
+            f"fedmf {__version__} · {self._session.directory.path} · {server.dimension:,}"
+            f" parameters · {plan.users:,} {UNITS[plan.unit].plural},"
+            f" {run.cohorts.users_per_round:,} per round, at most {contract.max_participations}"
+            " rounds each"
         )
         params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())
         inverse = plan.mechanism.factorization.recurrence()
-        if plan.mechanism.name != "identity" and not inverse.memory_vectors + inverse.regenerated_vectors:
+        if (
+            plan.mechanism.name != "identity"
+            and not inverse.memory_vectors + inverse.regenerated_vectors
+        ):
             params += ": independent noise, as one band has nothing to correlate"
         against = NoiseAndSignal(plan, server.dimension)
         noise = f"noise multiplier {at_most(plan.noise_multiplier, 4)} → {against.words}"
-        self._print(f"Mechanism {plan.mechanism.name}{params}, {noise if run.is_private else 'no noise'}")
+        self._print(
+            f"Mechanism {plan.mechanism.name}{params}, {noise if run.is_private else 'no noise'}"
+        )
         if run.is_private and against.warning is not None:
             self._print(f"WARNING  {against.warning}")
         if self._session.standing:
             self._print(self._session.standing)
         if lost := server.lost:
             self._print(
-                f"Rounds {lost.start + 1} to {lost.stop} were released, but their model is lost: round "
-                f"{lost.stop + 1} continues from the model after round {lost.start}"
+                f"Rounds {lost.start + 1} to {lost.stop} were released, but their model is lost:"
+                f" round {lost.stop + 1} continues from the model after round {lost.start}"
             )
         self._print("".join(["   round", *(f"{_words(name):>{_WIDTH}}" for name in self._columns)]))
         self._show = self._stack.enter_context(bar(self._console, "round"))
@@ -116,7 +125,9 @@ class RunProgress:
         return f"{100 * value:.1f} %" if name in self._shares else f"{value:.4g}"
 
     def quality(self) -> str:
-        """Loss and metrics of the newest evaluated model, in words; empty where nothing is evaluated."""
+        """Loss and metrics of the newest evaluated model, in words; empty where nothing is
+        evaluated.
+        """
         rounds, row = max(self._session.metrics.items())
         released = {column for one in self._session.run.statistics for column in one.columns}
         said = [
@@ -124,7 +135,11 @@ class RunProgress:
             for name in self._columns[1:]
             if name not in released and row.get(name) is not None
         ]
-        return f"{', '.join(said)} after {rounds} of {self._session.server.horizon} rounds" if said else ""
+        return (
+            f"{', '.join(said)} after {rounds} of {self._session.server.horizon} rounds"
+            if said
+            else ""
+        )
 
 
 def _words(column: str) -> str:

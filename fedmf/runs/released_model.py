@@ -47,7 +47,8 @@ class ReleasedModel:
             if kept is None or not ledger.released:
                 raise ConfigError(f"{path} has no model yet: no round of the run was released.")
         state = unpack(kept)
-        flat, noise = state["parameters"], state["noise"]
+        flat = state["parameters"]
+        noise = state["noise"]
         tensors = {name: part.clone() for name, part in named_parts(flat, header.arrays).items()}
         if _FINGERPRINT in header.run["task"]:
             layout = ModelLayout.load(path / WHOLE_MODEL, str(header.run["task"][_FINGERPRINT]))
@@ -68,9 +69,11 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
         path: of a finished, running or stopped run. Neither its data nor its task are needed.
 
     Returns:
-        Tensors on the CPU by the names of the module's trained parameters, float32; frozen ones are public
-        and stay with the module (``strict=False``, or `FlatModel.state`). Of a Flower app that
-        `CorrelatedNoise` trained: all arrays that it began with, frozen ones and integers too, each of
+        Tensors on the CPU by the names of the module's trained parameters, float32; frozen ones are
+        public and stay with the module (``strict=False``, or `FlatModel.state`). Of a Flower app
+        that
+        `CorrelatedNoise` trained: all arrays that it began with, frozen ones and integers too, each
+            of
         its own type. A parameter that a module uses under several names is there once.
 
     Raises:
@@ -84,8 +87,8 @@ def initial_parameters(path: Path, model: FlatModel) -> Tensor:
     """θ_0 from a file of tensors by the names of the module's parameters, shape (d,), float32.
 
     Raises:
-        ConfigError: a parameter is missing, has another shape, no floating type, or entries that are not
-            finite; or the file holds a tensor that the module has not.
+        ConfigError: a parameter is missing, has another shape, no floating type, or entries that
+            are not finite; or the file holds a tensor that the module has not.
     """
     tensors = read_tensors(path)
     state = model.state(model.initial())
@@ -105,7 +108,8 @@ def initial_parameters(path: Path, model: FlatModel) -> Tensor:
         if tensor is None or tuple(tensor.shape) != shape or not tensor.is_floating_point():
             got = "none" if tensor is None else f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             raise ConfigError(
-                f"initial (file of the model) must hold {name!r}, floats of shape {shape}; got {got}."
+                f"initial (file of the model) must hold {name!r}, floats of shape {shape}; got"
+                f" {got}."
             )
         if not tensor.isfinite().all():
             raise ConfigError(f"initial (file of the model) must be finite; {name!r} is not.")
@@ -116,12 +120,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     """Write a new file, whole or not at all, that its owner alone may read.
 
     Args:
-        path: ends with ``.safetensors``, or with ``.pt`` for ``torch.load(..., weights_only=True)``.
+        path: ends with ``.safetensors``, or with ``.pt`` for ``torch.load(...,
+            weights_only=True)``.
         tensors: by name, each of its own type.
         about: what a safetensors file says of itself; a ``.pt`` file has no place for it.
 
     Raises:
-        ConfigError: another ending, there is something at that place already, or it cannot be written.
+        ConfigError: another ending, there is something at that place already, or it cannot be
+            written.
     """
     _check_ending(path)
     copied = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
@@ -161,4 +167,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _check_ending(path: Path) -> None:
     if path.suffix not in (".safetensors", ".pt"):
-        raise ConfigError(f"file (of a model) must have the suffix .safetensors or .pt; got {path.name!r}.")
+        raise ConfigError(
+            f"file (of a model) must have the suffix .safetensors or .pt; got {path.name!r}."
+        )

@@ -50,21 +50,26 @@ _LONGEST: Final = 120
 class Execution(Value):
     """How a run is executed: messages, workers, time limits, evaluation and directory.
 
-    Slices are waited for, so that one user's slow training cannot take others out of the sum: only rounds
-    with ``per-user`` messages end at ``round_timeout``. Before any node serves a user, ``round_timeout``
-    applies to nodes, then ``handshake_timeout``; later answers are accepted during training.
+    Slices are waited for, so that one user's slow training cannot take others out of the sum: only
+    rounds with ``per-user`` messages end at ``round_timeout``. Before any node serves a user,
+    ``round_timeout`` applies to nodes, then ``handshake_timeout``; later answers are accepted
+    during training.
 
     Raises:
         ValueError: a value out of its range.
     """
 
     kind: ClassVar[str] = "flower"
-    #: Fields in which two processes of one run may differ: they say where it is, not what it computes.
+    #: Fields in which two processes of one run may differ: they say where it is, not what it
+    #: computes.
     PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir"})
 
     messages: Annotated[
         Literal["aggregate", "per-user"],
-        Field("aggregate: a reply is the sum of clipped updates; per-user: one row per user, clipped again"),
+        Field(
+            "aggregate: a reply is the sum of clipped updates; per-user: one row per user, clipped"
+            " again"
+        ),
     ] = "aggregate"
     users_per_message: Annotated[
         int | None, Field("most users per message with per-user; default: 2^28 bytes of rows", ge=1)
@@ -78,16 +83,24 @@ class Execution(Value):
         float, Field("seconds to wait before the first round until nodes report their users", gt=0)
     ] = 60.0
     enrolment: Annotated[
-        str, Field("file with the public keys of nodes and the ids of their users, for authenticated nodes")
+        str,
+        Field(
+            "file with the public keys of nodes and the ids of their users, for authenticated nodes"
+        ),
     ] = ""
     evaluate_every: Annotated[int, Field("rounds between evaluations on the test part", ge=1)] = 1
     checkpoint_every: Annotated[
         int,
-        Field("rounds between checkpoints; an interruption loses the work since the last one", ge=1),
+        Field(
+            "rounds between checkpoints; an interruption loses the work since the last one", ge=1
+        ),
     ] = 1
     keep_releases: Annotated[
         bool,
-        Field("keep all released integers in the folder released, so that anyone can check the statement"),
+        Field(
+            "keep all released integers in the folder released, so that anyone can check the"
+            " statement"
+        ),
     ] = False
     output_dir: Annotated[
         str, Field("run directory; must be absolute with flwr run, which resumes a run in it")
@@ -97,8 +110,8 @@ class Execution(Value):
         super().__post_init__()
         if self.keep_releases and self.checkpoint_every > 1:
             raise ValueError(
-                f"checkpoint_every must be 1 with keep_releases, as the last release is kept with the state; "
-                f"got {self.checkpoint_every}."
+                "checkpoint_every must be 1 with keep_releases, as the last release is kept with"
+                f" the state; got {self.checkpoint_every}."
             )
 
 
@@ -109,14 +122,14 @@ class NoiseMechanism:
     Args:
         choice: C by name and parameters, or a factorization.
         workload: A₁ that a named C is made for; "auto" for what the optimizer releases.
-        objective: which error of the released queries it minimises: rmse, max, last or weights:w1,w2,…
-            (`Objective`).
-        second_moment_importance: w ≥ 0; above 0 the balance of both noises, and whether they share one
-            matrix, minimise the predicted error with the second moment's weighted by w.
+        objective: which error of the released queries it minimises: rmse, max, last or
+            weights:w1,w2,… (`Objective`).
+        second_moment_importance: w ≥ 0; above 0 the balance of both noises, and whether they share
+            one matrix, minimise the predicted error with the second moment's weighted by w.
 
     Raises:
-        ValueError: the choice is neither (a name alone, or a factorization alone), w is out of range, or the
-            objective unknown.
+        ValueError: the choice is neither (a name alone, or a factorization alone), w is out of
+            range, or the objective unknown.
     """
 
     choice: MechanismChoice = field(default_factory=lambda: NamedMechanism("banded-toeplitz"))
@@ -127,13 +140,14 @@ class NoiseMechanism:
     def __post_init__(self) -> None:
         if not callable(getattr(self.choice, "build", None)):
             raise ValueError(
-                "C (choice) must be NamedMechanism(name, params) or GivenFactorization(C); got "
-                f"{self.choice!r}. A run takes a name or a factorization alone as its mechanism, too."
+                "C (choice) must be NamedMechanism(name, params) or GivenFactorization(C); got"
+                f" {self.choice!r}. A run takes a name or a factorization alone as its mechanism,"
+                " too."
             )
         Objective.parse(self.objective)
         if not 0 <= self.second_moment_importance < math.inf:
             raise ValueError(
-                f"w (second_moment_importance) must be finite and at least 0; got "
+                "w (second_moment_importance) must be finite and at least 0; got "
                 f"{self.second_moment_importance!r}."
             )
 
@@ -163,8 +177,12 @@ class NoiseMechanism:
         return cls(**{**values, "choice": mechanism_choice_from_dict(values["choice"])})
 
 
-def noise_mechanism(given: NoiseMechanism | MechanismChoice | Factorization | str) -> NoiseMechanism:
-    """What a run's mechanism may be given as: the whole value, a choice, a factorization, or a name."""
+def noise_mechanism(
+    given: NoiseMechanism | MechanismChoice | Factorization | str,
+) -> NoiseMechanism:
+    """What a run's mechanism may be given as: the whole value, a choice, a factorization, or a
+    name.
+    """
     if isinstance(given, NoiseMechanism):
         return given
     if isinstance(given, str):
@@ -189,17 +207,17 @@ _KINDS: Final[dict[str, Mapping[str, type[Value]]]] = {
 class Run:
     """The complete description of a private federated training run.
 
-    You can create one from a configuration file, the command line, a Flower run config or Python. What a
-    run records is derived from it.
+    You can create one from a configuration file, the command line, a Flower run config or Python.
+    What a run records is derived from it.
 
     Args:
         task: data, model, loss and metrics: a `Task`, or a task by name.
         cohorts: who takes part when.
         privacy: the guarantee, or `NoPrivacy`.
-        mechanism: the strategy matrix: a name, a factorization, a name with parameters, or a `NoiseMechanism`
-            with its workloads.
-        server: the server optimizer, which uses the private mean update: by name, or any object with
-            ``init`` and ``step`` (`ServerOptimizer`); its state is part of every commit.
+        mechanism: the strategy matrix: a name, a factorization, a name with parameters, or a
+            `NoiseMechanism` with its workloads.
+        server: the server optimizer, which uses the private mean update: by name, or any object
+            with ``init`` and ``step`` (`ServerOptimizer`); its state is part of every commit.
         client: local training.
         execution: messages, workers, limits.
         clipping: a fixed or an adaptive clip norm.
@@ -234,13 +252,14 @@ class Run:
             raise ConfigError(str(error)) from None
 
     def _check(self) -> None:
-        n, bands = self.cohorts.rounds, self.noise.bands
+        n = self.cohorts.rounds
+        bands = self.noise.bands
         if bands is not None and bands > n:
             raise ValueError(f"bands (p) must be at most rounds n={n}; got {bands}.")
         if self.privacy.counts_sampling and not isinstance(self.cohorts, SampledCohorts):
             raise ValueError(
-                f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}. Otherwise it "
-                "would claim amplification without sampling."
+                f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}."
+                " Otherwise it would claim amplification without sampling."
             )
         if strangers := [one for one in self.extra_releases if not isinstance(one, Statistic)]:
             raise ValueError(
@@ -276,8 +295,13 @@ class Run:
     @cached_property
     def workload(self) -> ToeplitzWorkload:
         """A₁."""
-        rounds, name = self.cohorts.rounds, self.noise.workload
-        return self.optimizer_source.workload(rounds) if name == "auto" else parse_workload(name, rounds)
+        rounds = self.cohorts.rounds
+        name = self.noise.workload
+        return (
+            self.optimizer_source.workload(rounds)
+            if name == "auto"
+            else parse_workload(name, rounds)
+        )
 
     @cached_property
     def second_workload(self) -> ToeplitzWorkload:
@@ -285,14 +309,19 @@ class Run:
         return self.optimizer_source.second_workload(self.cohorts.rounds)
 
     def schedule(self, secret_seed: int) -> CohortSchedule:
-        """Who takes part when; sampled cohorts are drawn from the secret seed, others from the public one."""
+        """Who takes part when; sampled cohorts are drawn from the secret seed, others from the
+        public one.
+        """
         source = self.task_source
         return self.cohorts.schedule(source.users, self.participation, source.seed, secret_seed)
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
         """Statistics released with the model, including the clip norm where it adapts."""
-        return (*([self.clipping] if isinstance(self.clipping, Statistic) else []), *self.extra_releases)
+        return (
+            *([self.clipping] if isinstance(self.clipping, Statistic) else []),
+            *self.extra_releases,
+        )
 
     @property
     def given_objects(self) -> tuple[Task | None, ServerOptimizer | None]:
@@ -309,8 +338,8 @@ class Run:
     def to_dict(self) -> dict[str, Any]:
         """Each value's own kind and fields, JSON-able: enough to rebuild the run.
 
-        Objects of a user's own are recorded by qualified name and fingerprint, factorizations by their
-        coefficients.
+        Objects of a user's own are recorded by qualified name and fingerprint, factorizations by
+        their coefficients.
         """
         return {
             "task": self.task_source.to_dict(),
@@ -326,7 +355,10 @@ class Run:
 
     @classmethod
     def from_dict(
-        cls, values: Mapping[str, Any], task: Task | None = None, optimizer: ServerOptimizer | None = None
+        cls,
+        values: Mapping[str, Any],
+        task: Task | None = None,
+        optimizer: ServerOptimizer | None = None,
     ) -> Self:
         """Read what `to_dict` wrote.
 
@@ -357,19 +389,27 @@ class Run:
         )
 
     def difference(self, other: Run) -> str | None:
-        """One line naming the first value in which two runs differ in what they compute; None if in none."""
+        """One line naming the first value in which two runs differ in what they compute; None if in
+        none.
+        """
         return difference(self.to_dict(), other.to_dict())
 
 
 def recorded_optimizer(optimizer: ChosenOptimizer) -> dict[str, Any]:
-    """What a record keeps of an optimizer: its options, or qualified name, plain attributes and fingerprint
-    of an object."""
+    """What a record keeps of an optimizer: its options, or qualified name, plain attributes and
+    fingerprint of an object.
+    """
     if isinstance(optimizer, Value):
         return optimizer.to_dict()
     rule = optimizer.rule if isinstance(optimizer, OwnOptimizer) else optimizer
-    (name, fingerprint), state = fingerprint_of(rule), rule.__getstate__()
+    name, fingerprint = fingerprint_of(rule)
+    state = rule.__getstate__()
     attributes = state if isinstance(state, dict) else {}
-    plain = {key: repr(value) for key, value in attributes.items() if isinstance(value, int | float | str)}
+    plain = {
+        key: repr(value)
+        for key, value in attributes.items()
+        if isinstance(value, int | float | str)
+    }
     return {"kind": GIVEN, "name": name, "options": plain, "fingerprint": fingerprint}
 
 
@@ -384,9 +424,13 @@ def optimizer_of(
 
 def difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:
     """`Run.difference` of what `Run.to_dict` gave."""
-    mine, theirs = dotted(recorded), dotted(run)
-    for name in sorted(mine.keys() | theirs.keys(), key=lambda name: (name.endswith("fingerprint"), name)):
-        was, given = mine.get(name), theirs.get(name)
+    mine = dotted(recorded)
+    theirs = dotted(run)
+    for name in sorted(
+        mine.keys() | theirs.keys(), key=lambda name: (name.endswith("fingerprint"), name)
+    ):
+        was = mine.get(name)
+        given = theirs.get(name)
         if was == given or name.removeprefix("execution.") in Execution.PLACE:
             continue
         said = f"is {was!r}, not {given!r}"

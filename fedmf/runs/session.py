@@ -54,7 +54,8 @@ _MOST_REASONS: Final = 5
 
 
 class Session:
-    """A run, its directory and its private server, held by one process, with its task where that is known.
+    """A run, its directory and its private server, held by one process, with its task where that is
+    known.
 
     Use :meth:`start` for a new run and :meth:`resume` for one that was stopped, or
     `fedmf.start` and `fedmf.resume`.
@@ -79,11 +80,14 @@ class Session:
         task: Task | None = None,
         device: str = "cpu",
     ) -> None:
-        self.run, self.directory, self.user_list = run, directory, user_list
+        self.run = run
+        self.directory = directory
+        self.user_list = user_list
         self._task = None if task is None else task.to(device)
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
-        ledger, key = directory.ledger, directory.key
+        ledger = directory.ledger
+        key = directory.key
         kept = kept_releases(directory, initial)
         self.server = PrivateServer(self.plan, ledger, key, initial, optimizer, device, every, kept)
         self.server.restore()
@@ -113,19 +117,24 @@ class Session:
             device: "cpu" or "cuda".
 
         Raises:
-            ConfigError: the run cannot be executed or the place cannot be used; nothing is left there.
+            ConfigError: the run cannot be executed or the place cannot be used; nothing is left
+                there.
         """
         check_device(device)
         task = run.task_source.build()
         if task.dataset.users != run.task_source.users:
-            raise ConfigError(f"users must be the task's {task.dataset.users}; got {run.task_source.users}.")
+            raise ConfigError(
+                f"users must be the task's {task.dataset.users}; got {run.task_source.users}."
+            )
         preflight(task.to(device), run.client)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         model = {"arrays": task.model.arrays, "constants": task.constant_inputs()}
         dataset = task.dataset
         plan = plan_of(run, optimizer, task.model.dimension)
-        directory = created(path, run, plan, dataset.user_ids, test_owner=dataset.test_owner, **model)
+        directory = created(
+            path, run, plan, dataset.user_ids, test_owner=dataset.test_owner, **model
+        )
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
@@ -134,12 +143,13 @@ class Session:
 
         Args:
             path: its directory.
-            run: if given, must compute the same as the stored one; needed where objects of the user's own
-                are in it.
+            run: if given, must compute the same as the stored one; needed where objects of the
+                user's own are in it.
             device: as for ``start``.
 
         Raises:
-            ConfigError: not a run directory, that of another run, or behind what this machine has seen of it.
+            ConfigError: not a run directory, that of another run, or behind what this machine has
+                seen of it.
             LedgerError: a damaged ledger, or another process is running it.
         """
         check_device(device)
@@ -158,7 +168,9 @@ class Session:
         cls, run: Run, task: Task, optimizer: ServerOptimizer, directory: RunDirectory, device: str
     ) -> Self:
         if task.dataset.has_examples and not len(task.dataset.test_labels):
-            _log.warning("no test examples: loss and accuracy are not computed; give the data set test rows")
+            _log.warning(
+                "no test examples: loss and accuracy are not computed; give the data set test rows"
+            )
         with contextlib.ExitStack() as held:
             held.enter_context(directory)
             initial = _initial(run, task, directory)
@@ -174,7 +186,9 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Keep the state after the last round, whatever ended the run, and let another process continue."""
+        """Keep the state after the last round, whatever ended the run, and let another process
+        continue.
+        """
         with contextlib.suppress(Exception):  # what ended the run is what should be seen
             self.server.keep_state()
         self.directory.close()
@@ -182,30 +196,39 @@ class Session:
     @property
     def standing(self) -> str:
         """Where earlier processes left the run, in a sentence; empty for a new one."""
-        t, horizon = self.server.t, self.server.horizon
+        t = self.server.t
+        horizon = self.server.horizon
         if t < horizon:
             return f"Continues after round {t} of {horizon}." if t else ""
-        return f"Finished before: all {horizon} rounds are released. A new run needs another directory."
+        return (
+            f"Finished before: all {horizon} rounds are released. A new run needs another"
+            " directory."
+        )
 
     def cohort_schedule(self) -> CohortSchedule:
-        """Who is asked in which round; random cohorts follow from the run's key, also on resuming."""
+        """Who is asked in which round; random cohorts follow from the run's key, also on
+        resuming.
+        """
         return self.run.schedule(self.directory.key.cohort_seed())
 
     def cohort(
         self,
         t: int,
-        connected: Callable[[NDArray[np.int64]], Sequence[bool]] = lambda users: [True] * users.size,
+        connected: Callable[[NDArray[np.int64]], Sequence[bool]] = lambda users: (
+            [True] * users.size
+        ),
     ) -> dict[int, str]:
         """Who is asked in round t, ids by index.
 
-        Of `AvailableCohorts` they are the first m of the round's order that are connected and that the
-        contract admits; all of these if they are fewer.
+        Of `AvailableCohorts` they are the first m of the round's order that are connected and that
+        the contract admits; all of these if they are fewer.
 
         Args:
             t: 0-based round.
             connected: which users, given by index, are there now; asked for such cohorts alone.
         """
-        schedule, size = self._schedule, self.plan.users_per_round
+        schedule = self._schedule
+        size = self.plan.users_per_round
         users = schedule.cohort(t)
         if not schedule.is_order:
             return {user: self.user_list[user] for user in map(int, users)}
@@ -214,7 +237,9 @@ class Session:
         for start in range(0, users.size, _AT_ONCE * size):
             part = users[start : start + _AT_ONCE * size]
             there = map(int, part[np.array(connected(part), dtype=bool)])
-            chosen |= {user: self.user_list[user] for user in there if admits(self.user_list[user], t)}
+            chosen |= {
+                user: self.user_list[user] for user in there if admits(self.user_list[user], t)
+            }
             if len(chosen) >= size:
                 break
         return dict(list(chosen.items())[:size])
@@ -222,8 +247,8 @@ class Session:
     def evaluate(self) -> dict[str, Any] | None:
         """Make the row of metrics of the released model, if this round is due and has none.
 
-        It has what the central test part says, where the task is known here, ε so far, and what statistics
-        released. A process that died before it was made is made up for by the next call.
+        It has what the central test part says, where the task is known here, ε so far, and what
+        statistics released. A process that died before it was made is made up for by the next call.
 
         Returns:
             The row.
@@ -231,7 +256,11 @@ class Session:
         t = self.server.t
         due = t % self.run.execution.evaluate_every == 0 or t == self.server.horizon
         if due and t not in self.metrics:
-            row = dict[str, Any]() if self._task is None else self._task.evaluate(self.server.parameters)
+            row = (
+                dict[str, Any]()
+                if self._task is None
+                else self._task.evaluate(self.server.parameters)
+            )
             row = {central(name, self.task.dataset): value for name, value in row.items()}
             row["epsilon"] = finite(self.plan.epsilon_after(t))
             for statistic in self.run.statistics:
@@ -242,9 +271,13 @@ class Session:
         return self.metrics.get(t)
 
     def judge(self, metrics: Mapping[str, Any]) -> None:
-        """Add the numbers that an app's evaluation says of the released model to its row of metrics."""
+        """Add the numbers that an app's evaluation says of the released model to its row of
+        metrics.
+        """
         t = self.server.t
-        said = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+        said = {
+            name: float(value) for name, value in metrics.items() if isinstance(value, int | float)
+        }
         self.metrics[t] = {**said, **self.metrics.get(t, {})}
         self.directory.ledger.put_metrics(t, self.metrics[t])
         self._warn_of_shortfall()
@@ -252,7 +285,11 @@ class Session:
     def _warn_of_shortfall(self) -> None:
         """Log once if the model diverged, or is no better than guessing, on a public test part."""
         classes = self._task is not None and self._task.loss is cross_entropy
-        labels = self._task.dataset.test_labels.cpu().numpy() if self._task is not None and classes else None
+        labels = (
+            self._task.dataset.test_labels.cpu().numpy()
+            if self._task is not None and classes
+            else None
+        )
         line = shortfall(self.metrics, self.server.horizon, labels)
         if line is not None and "shortfall" not in self._told:
             self._told.add("shortfall")
@@ -261,8 +298,8 @@ class Session:
     def note_failures(self, t: int, failures: Sequence[UserFailure], present: int = 0) -> None:
         """Keep for the operator which users failed in round t (0-based), in a secret file.
 
-        If most contributions of a round failed, two at least, the most frequent reason is logged, once for
-        each reason. One user's failure is not logged unless the run has no privacy.
+        If most contributions of a round failed, two at least, the most frequent reason is logged,
+        once for each reason. One user's failure is not logged unless the run has no privacy.
 
         Args:
             t: of the round.
@@ -278,17 +315,21 @@ class Session:
         reason = reasons.most_common(1)[0][0]
         if reason not in self._told and len(self._told) < _MOST_REASONS:
             self._told.add(reason)
-            path, spent = self.directory.path, at_least(self.plan.epsilon_after(t + 1), 4)
+            path = self.directory.path
+            spent = at_least(self.plan.epsilon_after(t + 1), 4)
             _log.warning(
-                f"{self.called}round {t + 1}: {failed} of {present} contributions could not be used and "
-                f"count as zero: {reason.removesuffix('.')}. Invalid replies never stop a run, and each "
-                f"round spends epsilon ({spent} so far). Stop it (Ctrl-C or flwr stop), fix the clients and "
-                f"start it again: it continues in {path} or, if its nodes were simulated, starts in another "
-                f"directory with an epsilon of its own. All reasons are in {path / FAILURES} (secret)."
+                f"{self.called}round {t + 1}: {failed} of {present} contributions could not be used"
+                f" and count as zero: {reason.removesuffix('.')}. Invalid replies never stop a run,"
+                f" and each round spends epsilon ({spent} so far). Stop it (Ctrl-C or flwr stop),"
+                f" fix the clients and start it again: it continues in {path} or, if its nodes were"
+                " simulated, starts in another directory with an epsilon of its own. All reasons"
+                f" are in {path / FAILURES} (secret)."
             )
 
     def statement(self) -> PrivacyStatement:
-        """The privacy statement of what was released so far, from rows that were whole when opened."""
+        """The privacy statement of what was released so far, from rows that were whole when
+        opened.
+        """
         return run_statement(self.directory.header, self.directory.ledger)
 
     def write_reports(self) -> None:
@@ -303,16 +344,22 @@ class Session:
             self.statement().write(self.directory.path)
         except OSError as error:
             raise ConfigError(
-                f"cannot write the reports of {self.directory.path}: {error.strerror}. All releases are "
-                "recorded; resume the run to write the reports."
+                f"cannot write the reports of {self.directory.path}: {error.strerror}. All releases"
+                " are recorded; resume the run to write the reports."
             ) from None
 
     def draw(self) -> None:
-        """Draw the learning curve into the run directory, if matplotlib is installed and the task is here."""
+        """Draw the learning curve into the run directory, if matplotlib is installed and the task
+        is here.
+        """
         if self._task is None:
             return
         epsilon = self.run.privacy.requested_epsilon
-        title = "no noise" if epsilon is None else f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
+        title = (
+            "no noise"
+            if epsilon is None
+            else f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
+        )
         draw_learning_curve(self.directory.path, self.metrics, title, self._task)
 
 
@@ -353,10 +400,14 @@ def require_same(path: Path, stored: Mapping[str, Any], run: Run) -> None:
     """
     other = difference(stored, run.to_dict())
     if other is not None:
-        hint = " Call torch.manual_seed before your module is created." if "task.parameters" in other else ""
+        hint = (
+            " Call torch.manual_seed before your module is created."
+            if "task.parameters" in other
+            else ""
+        )
         raise ConfigError(
-            f"{path} holds another run: {other}. Choose another directory for a new run; to continue the one "
-            f"there, give it the values with which it began.{hint}"
+            f"{path} holds another run: {other}. Choose another directory for a new run; to"
+            f" continue the one there, give it the values with which it began.{hint}"
         )
 
 
@@ -384,13 +435,15 @@ def _initial(run: Run, task: Task, directory: RunDirectory) -> Tensor:
     """θ_0: the model's own, or from the file; a run with releases continues from its checkpoint.
 
     Raises:
-        ConfigError: the file cannot be used; or it, the users or the frozen arrays differ from the start's.
+        ConfigError: the file cannot be used; or it, the users or the frozen arrays differ from the
+            start's.
     """
     given = None if directory.ledger.released else _from_file(run, task)
     known = [*task.constant_inputs(), *(() if given is None else run.task_source.public_inputs())]
     for entry in map(dataclasses.asdict, known):
         if entry not in directory.header.public_inputs:
             raise ConfigError(
-                f"{entry['name']} (of the task) must be what the run began with; got {entry['value']}."
+                f"{entry['name']} (of the task) must be what the run began with; got"
+                f" {entry['value']}."
             )
     return task.model.initial() if given is None else given

@@ -33,8 +33,8 @@ _MOST_ROW_BYTES: Final = 2**28
 def in_messages(users: Sequence[str], form: Execution, dimension: int) -> list[tuple[str, ...]]:
     """Cut a node's users into messages, in their order.
 
-    A message that asks for one exact sum is for all of them; one that asks for a row of each, for at most as
-    many as ``form`` says, or as have rows of 2²⁸ bytes together.
+    A message that asks for one exact sum is for all of them; one that asks for a row of each, for
+    at most as many as ``form`` says, or as have rows of 2²⁸ bytes together.
 
     Args:
         users: to ask.
@@ -42,7 +42,11 @@ def in_messages(users: Sequence[str], form: Execution, dimension: int) -> list[t
         dimension: d.
     """
     fit = max(1, _MOST_ROW_BYTES // (4 * max(1, dimension)))
-    most = max(1, len(users)) if form.messages == "aggregate" else min(fit, form.users_per_message or fit)
+    most = (
+        max(1, len(users))
+        if form.messages == "aggregate"
+        else min(fit, form.users_per_message or fit)
+    )
     return [tuple(users[start : start + most]) for start in range(0, len(users), most)]
 
 
@@ -88,13 +92,15 @@ class ClientsHere(Clients):
     """
 
     def __init__(self, session: Session) -> None:
-        self._server, self._sums = session.server, session.sums
+        self._server = session.server
+        self._sums = session.sums
         self._form: Execution = session.run.execution
         self._trainer = LocalTrainer(session.task, session.run.client)
 
     def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         """See `Clients.ask`."""
-        server, as_slice = self._server, self._form.messages == "aggregate"
+        server = self._server
+        as_slice = self._form.messages == "aggregate"
         for users in in_messages(list(cohort.values()), self._form, server.dimension):
             model = copied_vector(server.parameters)  # training writes into it
             request = Request(model, number - 1, users, as_slice, server.clip_norm, server.bits)
@@ -115,21 +121,23 @@ def check_users_here(session: Session) -> None:
     """Reject a run with users that cannot be trained in this process.
 
     Raises:
-        ConfigError: the run names keys, which only nodes of a deployment have, or users' examples are on
-            such nodes.
+        ConfigError: the run names keys, which only nodes of a deployment have, or users' examples
+            are on such nodes.
     """
     if session.run.execution.enrolment:
-        raise ConfigError("enrolment must be omitted in a simulation, because its nodes have no keys.")
+        raise ConfigError(
+            "enrolment must be omitted in a simulation, because its nodes have no keys."
+        )
     if not session.task.dataset.has_examples:
         raise ConfigError(
-            "users' examples must be on this machine for a simulation; got a user list. Data on nodes are "
-            "for "
-            "flwr run on a deployment."
+            "users' examples must be on this machine for a simulation; got a user list. Data on"
+            " nodes are for flwr run on a deployment."
         )
 
 
 def run_in_process(session: Session, on_round: OnRound | None = None) -> bool:
-    """Carry a session out to its horizon in this process and write its reports: no Flower, no messages.
+    """Carry a session out to its horizon in this process and write its reports: no Flower, no
+    messages.
 
     Args:
         session: what to run.
@@ -147,7 +155,8 @@ def run_in_process(session: Session, on_round: OnRound | None = None) -> bool:
 
 
 def plan(run: Run) -> Plan:
-    """The calibrated mechanism of a run. This builds the task, because the model determines the dimension.
+    """The calibrated mechanism of a run. This builds the task, because the model determines the
+    dimension.
 
     Raises:
         ConfigError: a mechanism that cannot be built or that the accountant does not cover.
@@ -194,8 +203,8 @@ def simulate(
         run: the run.
         path: the run directory.
         device: "cpu" or "cuda".
-        on_round: called with a `fedmf.runs.RoundRecord` after each committed round, for tracking, saving
-            models, or stopping early: the run ends if it returns True.
+        on_round: called with a `fedmf.runs.RoundRecord` after each committed round, for tracking,
+            saving models, or stopping early: the run ends if it returns True.
         progress: whether rounds are shown; default: on a terminal and in a notebook.
 
     Raises:
@@ -209,7 +218,10 @@ def simulate(
             with view or nullcontext():
                 stopped = run_in_process(session, both(view, on_round))
         except KeyboardInterrupt:
-            done = f"round {session.server.t} of {session.server.horizon} is the last that was released"
+            done = (
+                f"round {session.server.t} of {session.server.horizon} is the last that was"
+                " released"
+            )
             print(f"Stopped: {done}. {path} is kept; the same call continues it.", file=sys.stderr)
             raise
         session.draw()

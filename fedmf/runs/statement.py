@@ -1,4 +1,6 @@
-"""The privacy statement of a run, computed from its header and its record of participation alone."""
+"""The privacy statement of a run, computed from its header and its record of participation
+alone.
+"""
 
 from __future__ import annotations
 
@@ -33,61 +35,81 @@ _TRUST: Final = {
 }
 #: Of a run whose central test part belongs to its users.
 _TEST_PART: Final = (
-    "central test part: its examples belong to users who also train the model. Metrics with names that end "
-    "in not_private were computed on them without noise; epsilon does not cover them, so do not publish them"
+    "central test part: its examples belong to users who also train the model. Metrics with names"
+    " that end in not_private were computed on them without noise; epsilon does not cover them, so"
+    " do not publish them"
 )
 _NOT_COVERED: Final = (
-    "{many} who only test the model: metrics on held-out data are computed without noise, so these "
-    "{many} are not protected",
-    "further runs on the same {many}, such as a hyper-parameter search: each of them releases more about "
-    "these {many} than this epsilon counts",
-    "participation: the noise does not hide the number and identity of participants, or the ledger that "
-    "records who took part in which round; the guarantee does not cover their publication",
+    (
+        "{many} who only test the model: metrics on held-out data are computed without noise, so"
+        " these {many} are not protected"
+    ),
+    (
+        "further runs on the same {many}, such as a hyper-parameter search: each of them releases"
+        " more about these {many} than this epsilon counts"
+    ),
+    (
+        "participation: the noise does not hide the number and identity of participants, or the"
+        " ledger that records who took part in which round; the guarantee does not cover their"
+        " publication"
+    ),
 )
 _ASSUMPTIONS: Final = (
-    "every {one}'s update was clipped to at most the clip norm before it was added to the others, so that "
-    "one {one} can change the sum by no more than the noise was calibrated for",
-    "one {one}'s data change only that {one}'s own contribution, but not which updates of other {many} are "
-    "in a sum, how many rounds there are, or when the run ends. epsilon then holds for all data; {broken} "
-    "contributes zeros",
-    "the data did not determine in which round the run stopped: epsilon_so_far, which counts only the rounds "
-    "released so far, is only valid in this case",
-    "model, loss and all custom functions are pure: their result for one {one} depends only on that {one}'s "
-    "data and on the released model, and not on earlier inputs, for example through a moving average in a "
-    "Python attribute or a shared random generator. A test before the run rejects functions that are seen to "
-    "remember, but it cannot prove that none does",
+    (
+        "every {one}'s update was clipped to at most the clip norm before it was added to the"
+        " others, so that one {one} can change the sum by no more than the noise was calibrated for"
+    ),
+    (
+        "one {one}'s data change only that {one}'s own contribution, but not which updates of other"
+        " {many} are in a sum, how many rounds there are, or when the run ends. epsilon then holds"
+        " for all data; {broken} contributes zeros"
+    ),
+    (
+        "the data did not determine in which round the run stopped: epsilon_so_far, which counts"
+        " only the rounds released so far, is only valid in this case"
+    ),
+    (
+        "model, loss and all custom functions are pure: their result for one {one} depends only on"
+        " that {one}'s data and on the released model, and not on earlier inputs, for example"
+        " through a moving average in a Python attribute or a shared random generator. A test"
+        " before the run rejects functions that are seen to remember, but it cannot prove that none"
+        " does"
+    ),
 )
 _SHARED_WORKERS: Final = (
-    "the system kills no worker process because of {a}'s data, for example because they need too much "
-    "memory: its reply would count as zeros for all {many} that it serves, which shows in the sum"
+    "the system kills no worker process because of {a}'s data, for example because they need too"
+    " much memory: its reply would count as zeros for all {many} that it serves, which shows in"
+    " the sum"
 )
 _SHARED_TIME: Final = (
-    "no {one}'s data delay the reply of the node beyond the time limit of a round: all {many} of the "
-    "message would be left out, which shows in the sum"
+    "no {one}'s data delay the reply of the node beyond the time limit of a round: all {many} of"
+    " the message would be left out, which shows in the sum"
 )
 _INEXACT_GROUPS: Final = (
-    "differences in the last digits reveal nothing: if {many} are computed together on a GPU, the rounding "
-    "of other {many}' updates depends on how many examples {a} has"
+    "differences in the last digits reveal nothing: if {many} are computed together on a GPU, the"
+    " rounding of other {many}' updates depends on how many examples {a} has"
 )
 _AVAILABLE: Final = (
-    "no {one}'s data determine whether that {one} is connected when a round begins, or whether its reply "
-    "arrives: both affect which other {many} are sampled, then and later"
+    "no {one}'s data determine whether that {one} is connected when a round begins, or whether its"
+    " reply arrives: both affect which other {many} are sampled, then and later"
 )
 _SECRECY: Final = (
-    "the cohorts stay secret: epsilon and epsilon_so_far hold against observers who do not know who took "
-    "part in which round, which was drawn at random as stated under sampling. Against observers who know "
-    "it, the guarantee is epsilon_known_cohorts"
+    "the cohorts stay secret: epsilon and epsilon_so_far hold against observers who do not know who"
+    " took part in which round, which was drawn at random as stated under sampling. Against"
+    " observers who know it, the guarantee is epsilon_known_cohorts"
 )
 _SECRETS: Final = (
-    "the noise key (noise.key) and all its backups, even after the run has ended: anyone who has the key can "
-    "subtract the noise",
+    (
+        "the noise key (noise.key) and all its backups, even after the run has ended: anyone who"
+        " has the key can subtract the noise"
+    ),
     "the sums and updates before noise, and all their copies and logs, which are not protected",
     "the record of who took part (ledger.sqlite) and everything that was exported from it",
     "which {many} failed and why (failures.jsonl), because this depends on their data",
 )
 _SECRET_COHORTS: Final = (
-    "who took part in which round: epsilon, which amplification reduces, holds only against observers who "
-    "do not know this"
+    "who took part in which round: epsilon, which amplification reduces, holds only against"
+    " observers who do not know this"
 )
 
 
@@ -104,31 +126,39 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
 
     Guarantees:
         Without amplification epsilon_spent ≤ epsilon_so_far ≤ epsilon (to a relative 1e-9); with it
-        epsilon_spent is at most what (k, b) allows an observer of the cohorts, epsilon_so_far ≤ epsilon ≤
-        epsilon_known_cohorts, and δ(noise, epsilon) was computed again. Otherwise no statement is made.
+        epsilon_spent is at most what (k, b) allows an observer of the cohorts, epsilon_so_far ≤
+        epsilon ≤ epsilon_known_cohorts, and δ(noise, epsilon) was computed again. Otherwise no
+        statement is made.
     """
-    plan, recorded = header.plan, ledger.histories
+    plan = header.plan
+    recorded = ledger.histories
     if ledger.participation != plan.participation:
         raise LedgerError(
-            f"the header plans {plan.participation} and the ledger was created for {ledger.participation}."
+            f"the header plans {plan.participation} and the ledger was created for"
+            f" {ledger.participation}."
         )
     if header.dimension != plan.dimension:
         raise LedgerError(
             f"the header plans d={plan.dimension} parameters; its arrays hold {header.dimension}."
         )
     if len(recorded) > plan.users:
-        raise LedgerError(f"the ledger holds {len(recorded)} users; the header says there are {plan.users}.")
+        raise LedgerError(
+            f"the ledger holds {len(recorded)} users; the header says there are {plan.users}."
+        )
     allowed = plan.allowed(ledger.released, header.law())
     spent = run_spent(plan, ledger)
     private = plan.noise_multiplier > 0
-    unit, amplified = header.unit, plan.amplification
+    unit = header.unit
+    amplified = plan.amplification
     return PrivacyStatement(
         {
             "unit": unit.name,
             "adjacency": plan.adjacency,
             "mechanism": plan.mechanism.name if private else "none",
             "params": dict(plan.mechanism.params),
-            "second_moment": None if plan.second is None else plan.second.facts(plan.second_noise_std),
+            "second_moment": (
+                None if plan.second is None else plan.second.facts(plan.second_noise_std)
+            ),
             "dimension": header.dimension,
             **dataclasses.asdict(plan.participation),
             "rounds_released": ledger.released,
@@ -138,7 +168,11 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "users_per_round": plan.users_per_round,
             "clip_norm": plan.clip_norm,
             "statistics": [
-                {**statistic.to_dict(), "name": statistic.name, "description": statistic.description}
+                {
+                    **statistic.to_dict(),
+                    "name": statistic.name,
+                    "description": statistic.description,
+                }
                 for statistic in header.statistics
             ],
             "noise_multiplier": plan.noise_multiplier,
@@ -193,7 +227,8 @@ def _sampling(header: RunHeader) -> str:
 
 def _assumptions(header: RunHeader) -> list[str]:
     """Under what the figures hold, of any unit."""
-    execution, workers = header.run["execution"], header.clipped_by == "workers"
+    execution = header.run["execution"]
+    workers = header.clipped_by == "workers"
     shared = execution["users_per_message"] != 1  # a reply may be that of several users
     return [
         *_ASSUMPTIONS,
@@ -206,24 +241,26 @@ def _assumptions(header: RunHeader) -> list[str]:
 
 
 def run_spent(plan: Plan, ledger: Ledger) -> Spent:
-    """μ of every user in a run's ledger, from the rounds that the user joined; made for millions of users.
+    """μ of every user in a run's ledger, from the rounds that the user joined; made for millions of
+    users.
 
-    The first T rounds release (up to post-processing) the first T rows of C·G + σz. A user with rounds π
-    moves C·G by at most a·s, where a is 1 for zero-out and 2 for replace-one and s = ‖Σ_{j∈π} C_{:T,j}‖
-    (where columns of C have negative inner products, the sound bound that `pattern_sensitivity` gives
-    instead; for a pair of streams, the bound of `PairRelease`).
+    The first T rounds release (up to post-processing) the first T rows of C·G + σz. A user with
+    rounds π moves C·G by at most a·s, where a is 1 for zero-out and 2 for replace-one and s =
+    ‖Σ_{j∈π} C_{:T,j}‖ (where columns of C have negative inner products, the sound bound that
+    `pattern_sensitivity` gives instead; for a pair of streams, the bound of `PairRelease`).
 
     Args:
         plan: of the run.
         ledger: verified against the plan's contract.
 
     Guarantees:
-        μ is never below the exact value of the user's rounds. It is a guarantee only if neither participation
-        nor the end of the run depends on data; the planned ε holds without that assumption.
+        μ is never below the exact value of the user's rounds. It is a guarantee only if neither
+        participation nor the end of the run depends on data; the planned ε holds without that
+        assumption.
 
     References:
-        Balle, Wang (2018), Theorem 8; Denisov et al. (2022), "Improved Differential Privacy for SGD via
-        Optimal Private Linear Operators on Adaptive Streams", Theorem 2.1.
+        Balle, Wang (2018), Theorem 8; Denisov et al. (2022), "Improved Differential Privacy for SGD
+        via Optimal Private Linear Operators on Adaptive Streams", Theorem 2.1.
     """
     rounds, keys = ledger.participations()
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
@@ -236,7 +273,9 @@ def run_spent(plan: Plan, ledger: Ledger) -> Spent:
     if plan.relative_noise_std == 0:
         return Spent(ledger.histories.names, np.where(sensitivities > 0, math.inf, 0.0))
     unit = adjacency_factor(plan.adjacency) / plan.relative_noise_std * (1 + _ROUNDING)
-    return Spent(ledger.histories.names, np.where(sensitivities > 0, plan.moved(sensitivities), 0.0) * unit)
+    return Spent(
+        ledger.histories.names, np.where(sensitivities > 0, plan.moved(sensitivities), 0.0) * unit
+    )
 
 
 def distinct_patterns(table: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -246,7 +285,8 @@ def distinct_patterns(table: NDArray[np.integer]) -> tuple[NDArray[np.int32], ND
     (array([[0, 4],
            [3, 5]], dtype=int32), array([1, 0, 1]))
     """
-    # Rows as strings of big-endian bytes: they sort as the tuples do, much faster than column by column.
+    # Rows as strings of big-endian bytes: they sort as the tuples do, much faster than column by
+    # column.
     row = np.dtype((np.void, 4 * table.shape[1]))
     opaque = np.ascontiguousarray(table.astype(">i4")).view(row).reshape(-1)
     distinct, which = np.unique(opaque, return_inverse=True)

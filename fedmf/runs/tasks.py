@@ -1,4 +1,6 @@
-"""Tasks of runs: by name, by a function of a user's own, or given as an object and recorded by digest."""
+"""Tasks of runs: by name, by a function of a user's own, or given as an object and recorded by
+digest.
+"""
 
 from __future__ import annotations
 
@@ -121,8 +123,12 @@ class NamedTask(TaskSource):
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise ConfigError(f"cannot read {path} (initial of the model): {error.strerror}.") from None
-        return PublicInput("initial parameters", f"{path.name}, SHA-256 {digest}", "key initial of [model]")
+            raise ConfigError(
+                f"cannot read {path} (initial of the model): {error.strerror}."
+            ) from None
+        return PublicInput(
+            "initial parameters", f"{path.name}, SHA-256 {digest}", "key initial of [model]"
+        )
 
     def build(self) -> Task:
         """Load the data and build the model; a pure function of the value and the files it names.
@@ -154,7 +160,9 @@ class NamedTask(TaskSource):
         """
         outputs = cls.outputs(dataset)
         if outputs < 1:
-            raise ValueError(f"data must suit task {cls.kind!r}: {cls.needs}; got a data set that has none.")
+            raise ValueError(
+                f"data must suit task {cls.kind!r}: {cls.needs}; got a data set that has none."
+            )
         return outputs
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,7 +178,9 @@ def _numbers(dataset: Dataset) -> int:
 
 def _multi_label(dataset: Dataset, module: nn.Module | FlatModel) -> Task:
     if not bool(((dataset.test_labels == 0) | (dataset.test_labels == 1)).all()):
-        raise ValueError("labels of task 'multi-label' must be 0 or 1; got others in the test part.")
+        raise ValueError(
+            "labels of task 'multi-label' must be 0 or 1; got others in the test part."
+        )
     return kinds.multi_label(dataset, module)
 
 
@@ -222,15 +232,17 @@ NAMED_TASKS: Final[dict[str, type[NamedTask]]] = {task.kind: task for task in _K
 
 
 def classification(data: Data, model: Model) -> NamedTask | Task:
-    """The task of classification: examples with one class each, and a model with one output per class.
+    """The task of classification: examples with one class each, and a model with one output per
+    class.
 
     Args:
-        data: your own (`fedmf.Dataset.from_frame`, `from_arrays`, a `Dataset`), or named data such as
-            `fedmf.Digits`.
+        data: your own (`fedmf.Dataset.from_frame`, `from_arrays`, a `Dataset`), or named data such
+            as `fedmf.Digits`.
         model: your own module, or a named model such as `fedmf.Mlp`.
 
     Returns:
-        A task that a run records by name if both are named; otherwise a `Task`, recorded by its parts.
+        A task that a run records by name if both are named; otherwise a `Task`, recorded by its
+        parts.
 
     Raises:
         TypeError: data or model has another type.
@@ -260,12 +272,13 @@ def next_token(data: Data, model: Model) -> NamedTask | Task:
 def _made(named: type[NamedTask], data: Data, model: Model) -> NamedTask | Task:
     if not isinstance(data, Data):
         raise TypeError(
-            "data must be a fedmf.Dataset (Dataset.from_frame, Dataset.from_arrays) or named data such as "
-            f"fedmf.Digits(); got {type(data).__name__}."
+            "data must be a fedmf.Dataset (Dataset.from_frame, Dataset.from_arrays) or named data"
+            f" such as fedmf.Digits(); got {type(data).__name__}."
         )
     if not isinstance(model, Model):
         raise TypeError(
-            f"model must be a torch module or a named model such as fedmf.Mlp(); got {type(model).__name__}."
+            "model must be a torch module or a named model such as fedmf.Mlp(); got"
+            f" {type(model).__name__}."
         )
     if isinstance(data, DatasetOptions) and isinstance(model, Architecture):
         return named(data, model)
@@ -290,7 +303,10 @@ class FunctionTask(Value, TaskSource):
     ] = ""
     users: Annotated[int, Field("number of users", "N", ge=1)] = 360  # type: ignore
     seed: Annotated[  # type: ignore
-        int, Field("public seed of the function, the cohorts and the order of examples", ge=0, le=2**63 - 1)
+        int,
+        Field(
+            "public seed of the function, the cohorts and the order of examples", ge=0, le=2**63 - 1
+        ),
     ] = 0
     options: Annotated[str, Field("string passed to the function")] = ""
 
@@ -309,9 +325,13 @@ class FunctionTask(Value, TaskSource):
         except ConfigError:
             raise
         except Exception as error:
-            raise ConfigError(f"task {self.function!r} failed: {type(error).__name__}: {error}") from error
+            raise ConfigError(
+                f"task {self.function!r} failed: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(task, Task):
-            raise ConfigError(f"task {self.function!r} must return a fedmf.Task; got {type(task).__name__}.")
+            raise ConfigError(
+                f"task {self.function!r} must return a fedmf.Task; got {type(task).__name__}."
+            )
         return replace(task, seed=self.seed)
 
 
@@ -359,7 +379,10 @@ class GivenTask(TaskSource):
 
 
 def same(
-    what: str, recorded: Mapping[str, Any], given: T | None, described: Callable[[T], Mapping[str, Any]]
+    what: str,
+    recorded: Mapping[str, Any],
+    given: T | None,
+    described: Callable[[T], Mapping[str, Any]],
 ) -> T:
     """An object of a user's own, after a check that it is the one that a run was started with.
 
@@ -368,8 +391,8 @@ def same(
     """
     if given is None:
         raise ConfigError(
-            f"this run's {what} was given as an object ({recorded['name']}): run the same script again, or "
-            f"pass it to fedmf.recorded_run(path, {what}=...)."
+            f"this run's {what} was given as an object ({recorded['name']}): run the same script"
+            f" again, or pass it to fedmf.recorded_run(path, {what}=...)."
         )
     for name, now in described(given).items():
         if recorded.get(name) != now:

@@ -1,7 +1,7 @@
 """What users spent by the participation recorded, in one run or stream and in several together.
 
-It is as private as that record itself. Several runs and streams on the same users have one statement, by
-√(Σ μ²) of each user.
+It is as private as that record itself. Several runs and streams on the same users have one
+statement, by √(Σ μ²) of each user.
 """
 
 from __future__ import annotations
@@ -18,17 +18,29 @@ from fedmf.accounting.gaussian import certified_epsilon, gaussian_epsilon
 from fedmf.errors import LedgerError
 from fedmf.matrices.arrays import Vector
 from fedmf.statements.privacy import UNITS
-from fedmf.statements.statement import OPERATORS, SPENT_ASSUMPTION, SPENT_NOT_COVERED, PrivacyStatement
+from fedmf.statements.statement import (
+    OPERATORS,
+    SPENT_ASSUMPTION,
+    SPENT_NOT_COVERED,
+    PrivacyStatement,
+)
 
 _ASSUMPTIONS: Final = (
     "the statement of each directory holds, with all of its assumptions and secrets",
-    "nothing else was released about these {many}: a release outside these directories costs them more",
+    (
+        "nothing else was released about these {many}: a release outside these directories costs"
+        " them more"
+    ),
     "one person has the same id in all of them, and no other id in any",
-    "the noise of each (noise multiplier, mechanism, participation) was fixed before the first release",
+    (
+        "the noise of each (noise multiplier, mechanism, participation) was fixed before the first"
+        " release"
+    ),
     "cohorts are known: amplification by sampling does not count here",
     SPENT_ASSUMPTION,
 )
-#: Relative, of sensitivities of the worst recorded and the worst allowed pattern, summed in different orders.
+#: Relative, of sensitivities of the worst recorded and the worst allowed pattern, summed in
+#: different orders.
 _TOLERANCE: Final = 1e-9
 _QUANTILES: Final = (0.25, 0.5, 0.75, 0.9, 1.0)
 
@@ -58,16 +70,19 @@ class Spent:
             RuntimeError: the two accountants disagree.
 
         Guarantees:
-            Each ε is rounded up. The quantile q is the smallest ε that at least a fraction q of all users
-            does not exceed, so it is some user's ε.
+            Each ε is rounded up. The quantile q is the smallest ε that at least a fraction q of all
+            users does not exceed, so it is some user's ε.
         """
         mu = np.sort(np.concatenate([np.zeros(max(0, users - self.mu.size)), self.mu]))
-        at = {q: float(mu[max(1, math.ceil(q * mu.size - 1e-9)) - 1]) if mu.size else 0.0 for q in _QUANTILES}
+        at = {
+            q: float(mu[max(1, math.ceil(q * mu.size - 1e-9)) - 1]) if mu.size else 0.0
+            for q in _QUANTILES
+        }
         epsilons = {f"{q:g}": epsilon_of(value, delta, q == 1) for q, value in at.items()}
         if epsilons["1"] > limit + _TOLERANCE * max(1.0, limit):
             raise LedgerError(
-                f"epsilon_spent is {epsilons['1']!r}, above the planned {limit!r}. The records contradict "
-                "their plan; no privacy statement is made."
+                f"epsilon_spent is {epsilons['1']!r}, above the planned {limit!r}. The records"
+                " contradict their plan; no privacy statement is made."
             )
         quantiles = {name: finite(min(epsilon, limit)) for name, epsilon in epsilons.items()}
         return {
@@ -133,8 +148,8 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
         delta: δ of the result; the smallest of theirs if left out.
 
     Raises:
-        LedgerError: one adds no noise or names no users; units or adjacencies differ; two have one noise
-            key; no user took part; or δ is out of range.
+        LedgerError: one adds no noise or names no users; units or adjacencies differ; two have one
+            noise key; no user took part; or δ is out of range.
 
     References:
         Dong, Roth, Su (2022), "Gaussian Differential Privacy", Corollary 3.3.
@@ -144,21 +159,23 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
         if one.statement["noise_key"] is None:
             raise LedgerError(f"{one.name} adds no noise, so the composition is not private.")
         if one.statement["users_participated"] is None:
-            raise LedgerError(f"{one.name} names no users (--user-column): it cannot be matched by user id.")
+            raise LedgerError(
+                f"{one.name} names no users (--user-column): it cannot be matched by user id."
+            )
     for field in ("unit", "adjacency"):
         first, *others = {one.statement[field]: one.name for one in costs}.items()
         for other, name in others:
             raise LedgerError(
-                f"{field} must be the same to account for several together; {first[1]} has {first[0]!r} and "
-                f"{name} {other!r}."
+                f"{field} must be the same to account for several together; {first[1]} has"
+                f" {first[0]!r} and {name} {other!r}."
             )
     holders: dict[str, str] = {}
     for one in costs:
         key = one.statement["noise_key"]
         if key in holders:
             raise LedgerError(
-                f"noise keys must be different; {holders[key]} and {one.name} have {key}. Their noise is not "
-                "independent."
+                f"noise keys must be different; {holders[key]} and {one.name} have {key}. Their"
+                " noise is not independent."
             )
         holders[key] = one.name
     if delta is None:
@@ -186,7 +203,10 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
             "public_inputs": [],
             "not_private": ["users_in_several", *OPERATORS],
             "assumptions": [*map(UNITS[unit].say, _ASSUMPTIONS)],
-            "not_covered": ["what the statement of one of the directories does not cover", SPENT_NOT_COVERED],
+            "not_covered": [
+                "what the statement of one of the directories does not cover",
+                SPENT_NOT_COVERED,
+            ],
             "secret": [],
         }
     )

@@ -37,8 +37,9 @@ class Unit:
         return f"{self.name}s"
 
     def say(self, text: str) -> str:
-        """A string with its placeholders filled in: ``{one}``, ``{many}``, ``{a}``, ``{broken}`` and the
-        like."""
+        """A string with its placeholders filled in: ``{one}``, ``{many}``, ``{a}``, ``{broken}``
+        and the like.
+        """
         a = f"{self.article} {self.name}"
         return text.format(
             one=self.name,
@@ -55,20 +56,26 @@ USER: Final = Unit(
     name="user",
     article="a",
     each="Every user",
-    distinct="every user id belongs to one person, who takes part under no other id: a person with two ids "
-    "is protected less, only for each id separately",
+    distinct=(
+        "every user id belongs to one person, who takes part under no other id: a person with two"
+        " ids is protected less, only for each id separately"
+    ),
     broken="a user with examples that cannot be loaded or trained on",
 )
 EXAMPLE: Final = Unit(
     name="example",
     article="an",
     each="Every example (not: every person)",
-    distinct="every example counts once in the record of participation, and belongs to one person: a "
-    "copy under another id counts as another example",
+    distinct=(
+        "every example counts once in the record of participation, and belongs to one person: a "
+        "copy under another id counts as another example"
+    ),
     broken="an example that cannot be loaded or trained on",
     not_covered=(
-        "a person with several examples: epsilon protects one example, and the information about a person "
-        "grows with the number of that person's examples",
+        (
+            "a person with several examples: epsilon protects one example, and the information"
+            " about a person grows with the number of that person's examples"
+        ),
     ),
 )
 #: By the name that a statement gives them.
@@ -84,16 +91,22 @@ class Privacy(Value):
     """
 
     clip_norm: Annotated[float, Field("bound ζ on the L2 norm of a user's update", "ζ", gt=0)] = 0.3
-    delta: Annotated[float, Field("probability δ with which ε may fail; below 1/users", "δ", gt=0, lt=1)] = (
-        1e-5
-    )
+    delta: Annotated[
+        float, Field("probability δ with which ε may fail; below 1/users", "δ", gt=0, lt=1)
+    ] = 1e-5
     adjacency: Annotated[
         Adjacency,
-        Field("zero-out: a user's updates become zero; replace-one: any others within the clip norm"),
+        Field(
+            "zero-out: a user's updates become zero; replace-one: any others within the clip norm"
+        ),
     ] = "zero-out"
     noise_seed: Annotated[
         int | None,
-        Field("public seed of noise and cohorts, for tests: reproducible, not private", ge=0, le=2**63 - 1),
+        Field(
+            "public seed of noise and cohorts, for tests: reproducible, not private",
+            ge=0,
+            le=2**63 - 1,
+        ),
     ] = None
 
     @property
@@ -114,7 +127,9 @@ class UserLevel(Privacy):
     epsilon: Annotated[float, Field("privacy budget ε of the whole run", "ε", gt=0)] = 8.0
     amplified: Annotated[
         bool,
-        Field("rely on secret sampled cohorts; ε then holds only against those who cannot see them"),
+        Field(
+            "rely on secret sampled cohorts; ε then holds only against those who cannot see them"
+        ),
     ] = False
 
     kind: ClassVar[str] = "user-level"

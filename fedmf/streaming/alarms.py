@@ -1,7 +1,8 @@
-"""Rows that a release finds strange, for the operator alone: nothing protects the rows that are scored.
+"""Rows that a release finds strange, for the operator alone: nothing protects the rows that are
+scored.
 
-They are scored as they are, however impossible: the bounds of a schema and the clip norm apply only to what
-is released. Releases do not depend on alarms.
+They are scored as they are, however impossible: the bounds of a schema and the clip norm apply only
+to what is released. Releases do not depend on alarms.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _MOST_ROWS: Final = 4096
 class Alarms:
     """A CSV file of the rows with a score above the threshold of the last release before them.
 
-    Its columns are row (1 for the first row of the input below its header), score, threshold and release (t).
+    Its columns are row (1 for the first row of the input below its header), score, threshold and
+    release (t).
 
     Args:
         path: of the file, which only the operator may read; what it has stays.
@@ -37,17 +39,25 @@ class Alarms:
     """
 
     def __init__(self, path: Path, settings: Settings, false_alarms: float) -> None:
-        squares = settings.moment_method.second_noise and settings.second_moment in ("full", "diagonal")
+        squares = settings.moment_method.second_noise and settings.second_moment in (
+            "full",
+            "diagonal",
+        )
         if not squares or settings.workloads[0] != settings.workloads[-1]:
             raise ConfigError(NO_DENSITY)
-        self._encoding, self._rate = settings.encoding, false_alarms
+        self._encoding = settings.encoding
+        self._rate = false_alarms
         self._release: PrivateRelease | None = None
         self._threshold = np.inf
-        self.rows, self.missing, self.alarms = 0, 0, 0
+        self.rows = 0
+        self.missing = 0
+        self.alarms = 0
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise ConfigError(f"alarms (file) must be writable; got {path}: {error.strerror}.") from None
+            raise ConfigError(
+                f"alarms (file) must be writable; got {path}: {error.strerror}."
+            ) from None
         self._file = os.fdopen(descriptor, "w", newline="")
         self._lines = csv.writer(self._file, lineterminator="\n")
         if not os.fstat(descriptor).st_size:
@@ -60,14 +70,19 @@ class Alarms:
         self._file.close()
 
     def watch(self, release: PrivateRelease | None, block: RowBlock, first: int) -> None:
-        """Score rows by the last release before them; without one, or one of too few rows, none is strange.
+        """Score rows by the last release before them; without one, or one of too few rows, none is
+        strange.
 
         Args:
             release: the last one.
             block: the rows.
             first: number of the first of them in the input.
         """
-        if release is None or release.covariance is None or not np.isfinite(release.covariance).all():
+        if (
+            release is None
+            or release.covariance is None
+            or not np.isfinite(release.covariance).all()
+        ):
             return
         if self._release is None or release.t != self._release.t:
             self._release, self._threshold = release, release.threshold(self._rate)
@@ -81,7 +96,9 @@ class Alarms:
         self.rows += len(block) - missing
         for i in np.flatnonzero(scores > self._threshold).tolist():
             self.alarms += 1
-            self._lines.writerow([first + i, f"{scores[i]:.6g}", f"{self._threshold:.6g}", release.t])
+            self._lines.writerow(
+                [first + i, f"{scores[i]:.6g}", f"{self._threshold:.6g}", release.t]
+            )
 
     def score(self, release: PrivateRelease | None, reader: Reader) -> None:
         """Score all rows of an input by one release."""
@@ -93,8 +110,13 @@ class Alarms:
     def __str__(self) -> str:
         if not self.rows + self.missing:
             return (
-                "no row came after a release of enough rows; use --score FILE to score rows by the last one"
+                "no row came after a release of enough rows; use --score FILE to score rows by the"
+                " last one"
             )
         of_all = f"{self.alarms:,} of {self.rows:,} scored rows are above the threshold for"
-        lacking = f", {self.missing:,} have a missing or unreadable cell and no score" if self.missing else ""
+        lacking = (
+            f", {self.missing:,} have a missing or unreadable cell and no score"
+            if self.missing
+            else ""
+        )
         return f"{of_all} {100 * self._rate:g} % of ordinary ones{lacking}"

@@ -24,33 +24,48 @@ _GROUP_NUMBERS: Final = 1 << 20
 
 def json_lines(renderer: Renderer, releases: Releases) -> bytes:
     """A JSON object a release, with the names of its columns."""
-    fields, columns = renderer.fields(releases), {"columns": renderer.names}
+    fields = renderer.fields(releases)
+    columns = {"columns": renderer.names}
     dump = json.JSONEncoder(allow_nan=False, check_circular=False).encode
     rows = zip(*map(listed, fields.values()), strict=True)
-    return "".join(dump(dict(zip(fields, row, strict=True)) | columns) + "\n" for row in rows).encode()
+    return "".join(
+        dump(dict(zip(fields, row, strict=True)) | columns) + "\n" for row in rows
+    ).encode()
 
 
 def csv_lines(renderer: Renderer, releases: Releases) -> bytes:
     """A row a release, under one header before the first of them."""
-    columns, text = flat(renderer, renderer.fields(releases)), io.StringIO()
+    columns = flat(renderer, renderer.fields(releases))
+    text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if not releases.first:
         writer.writerow(columns)
-    told = (["" if value is None else value for value in listed(values)] for values in columns.values())
+    told = (
+        ["" if value is None else value for value in listed(values)] for values in columns.values()
+    )
     writer.writerows(zip(*told, strict=True))
     return text.getvalue().encode()
 
 
 def flat(renderer: Renderer, fields: Fields) -> Fields:
-    """Columns of numbers by name, "mean:speed" and "covariance:speed:load" say, a row each release."""
-    names, blocks = renderer.names, [f"block {i}" for i in range(1, renderer.plan.second_moment.size + 1)]
+    """Columns of numbers by name, "mean:speed" and "covariance:speed:load" say, a row each
+    release.
+    """
+    names = renderer.names
+    blocks = [f"block {i}" for i in range(1, renderer.plan.second_moment.size + 1)]
     told: Fields = {}
     for quantity, values in fields.items():
         if values.ndim == 1:
             told[quantity] = values
             continue
         d = values.shape[1]
-        of = names if d == len(names) else renderer.coordinates if d == len(renderer.coordinates) else blocks
+        of = (
+            names
+            if d == len(names)
+            else renderer.coordinates
+            if d == len(renderer.coordinates)
+            else blocks
+        )
         for i in range(d):
             if values.ndim == 2:
                 told[f"{quantity}:{of[i]}"] = values[:, i]
@@ -79,7 +94,9 @@ class Output:
         """Make all of it durable; how many bytes there are."""
         return 0
 
-    def finish(self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int) -> None:
+    def finish(
+        self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int
+    ) -> None:
         """Called when the input has ended, or all steps were taken."""
 
     def close(self) -> None:
@@ -88,13 +105,17 @@ class Output:
 
 @final
 class Lines(Output):
-    """Lines of a file, or JSON lines on standard output, where a resumed stream continues with the first
-    release that is not known to be out."""
+    """Lines of a file, or JSON lines on standard output, where a resumed stream continues with the
+    first release that is not known to be out.
+    """
 
     def __init__(self, path: Path | None, raw: bool) -> None:
-        self.name, self.raw, self._path = _name(path, raw), raw, path
+        self.name = _name(path, raw)
+        self.raw = raw
+        self._path = path
         self._lines = csv_lines if path is not None and format_of(path) == "csv" else json_lines
-        self._descriptor, self._size = -1, 0
+        self._descriptor = -1
+        self._size = 0
 
     def begin(self, written: int) -> bool:
         """See `Output.begin`."""
@@ -138,18 +159,26 @@ class ParquetFile(Output):
     """A Parquet file, written in one piece when the input has ended."""
 
     def __init__(self, path: Path, raw: bool) -> None:
-        self.name, self.raw, self._path = _name(path, raw), raw, path
+        self.name = _name(path, raw)
+        self.raw = raw
+        self._path = path
 
-    def finish(self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int) -> None:
+    def finish(
+        self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int
+    ) -> None:
         """Write the file next to its place and move it there."""
         from pyarrow import parquet
 
         fields = renderer.fields(releases(0, 0))
-        group = max(1, _GROUP_NUMBERS // sum(int(np.prod(part.shape[1:])) for part in fields.values()))
+        group = max(
+            1, _GROUP_NUMBERS // sum(int(np.prod(part.shape[1:])) for part in fields.values())
+        )
         schema = _table(fields).schema
 
         def write(file: BinaryIO) -> None:
-            with parquet.ParquetWriter(file, schema, compression="zstd", use_dictionary=False) as writer:
+            with parquet.ParquetWriter(
+                file, schema, compression="zstd", use_dictionary=False
+            ) as writer:
                 for start in range(0, records, group):
                     block = renderer.fields(releases(start, min(start + group, records)))
                     writer.write_table(_table(block), group)
@@ -158,7 +187,8 @@ class ParquetFile(Output):
 
 
 def open_output(path: Path | None, fresh: bool, raw: bool = False) -> Output:
-    """The output of a file name, by its ending: CSV, Parquet or JSON lines; standard output for None.
+    """The output of a file name, by its ending: CSV, Parquet or JSON lines; standard output for
+    None.
 
     Args:
         path: where.
@@ -173,7 +203,9 @@ def open_output(path: Path | None, fresh: bool, raw: bool = False) -> Output:
     if not path.absolute().parent.is_dir():
         raise ValueError(f"output (file) must lie in a folder that exists; got {path}.")
     if path.is_dir() or (fresh and path.exists()):
-        raise ValueError(f"output (file) must not exist before the stream; got {path}. Choose another name.")
+        raise ValueError(
+            f"output (file) must not exist before the stream; got {path}. Choose another name."
+        )
     known = [ending for endings in FORMATS.values() for ending in endings]
     if path.suffix.lower() not in ("", *known):
         raise ValueError(
@@ -188,7 +220,9 @@ def _name(path: Path | None, raw: bool) -> str:
 
 
 def _table(columns: Fields) -> Any:
-    """An Arrow table, with nulls for what cannot be told, and a list for every axis after the first."""
+    """An Arrow table, with nulls for what cannot be told, and a list for every axis after the
+    first.
+    """
     import pyarrow as arrow
 
     table = {}
@@ -196,7 +230,10 @@ def _table(columns: Fields) -> Any:
         kind = arrow.string() if values.dtype == object else None
         nested = arrow.array(np.ascontiguousarray(values).reshape(-1), kind, from_pandas=True)
         for axis in range(values.ndim - 1, 0, -1):
-            starts = np.arange(int(np.prod(values.shape[:axis])) + 1, dtype=np.int32) * values.shape[axis]
+            starts = (
+                np.arange(int(np.prod(values.shape[:axis])) + 1, dtype=np.int32)
+                * values.shape[axis]
+            )
             nested = arrow.ListArray.from_arrays(arrow.array(starts, arrow.int32()), nested)
         table[name] = nested
     return arrow.table(table)

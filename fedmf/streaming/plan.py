@@ -1,11 +1,12 @@
 """The plan before the first row of a private stream: blocks of rows, matrices, noise.
 
-The R rows before a release are summed, and these sums are the N = ⌈n/R⌉ steps of the mechanism. Of a user
-with at most k rows, no two less than b apart, a step holds at most c = min(k, ⌈R/b⌉) rows, and two steps with
-rows of the user are at least ⌊b/R⌋ apart. Let S be what one row may add. The user's rows in step j add up to
-an element of m_j·conv(S), with m_j ≤ c and Σm_j ≤ k. The norm of what they change in C·(sums) is convex, so
-it is largest at an extreme point of these: at most K = ⌈k/c⌉ steps with c equal rows each (exactly such where
-c divides k). The sensitivity is c times the one of single rows under (N, K, max(1, ⌊b/R⌋)).
+The R rows before a release are summed, and these sums are the N = ⌈n/R⌉ steps of the mechanism. Of
+a user with at most k rows, no two less than b apart, a step holds at most c = min(k, ⌈R/b⌉) rows,
+and two steps with rows of the user are at least ⌊b/R⌋ apart. Let S be what one row may add. The
+user's rows in step j add up to an element of m_j·conv(S), with m_j ≤ c and Σm_j ≤ k. The norm of
+what they change in C·(sums) is convex, so it is largest at an extreme point of these: at most K =
+⌈k/c⌉ steps with c equal rows each (exactly such where c divides k). The sensitivity is c times the
+one of single rows under (N, K, max(1, ⌊b/R⌋)).
 """
 
 from __future__ import annotations
@@ -44,14 +45,19 @@ from fedmf.streaming.rows import Layout
 from fedmf.streaming.settings import AUTO, Settings
 from fedmf.version import SOFTWARE
 
-#: How many bands banded Toeplitz matrices have at most where that is not asked for; releases up to which
-#: such a matrix is tried beside BLT; buffers of BLT; releases up to which it is optimised for all of them.
-_MOST_BANDS, _FEW, _BUFFERS, _MANY = 64, 4096, 3, 16_384
+#: How many bands banded Toeplitz matrices have at most where that is not asked for; releases up to
+#: which such a matrix is tried beside BLT; buffers of BLT; releases up to which it is optimised for
+#: all of them.
+_MOST_BANDS = 64
+_FEW = 4096
+_BUFFERS = 3
+_MANY = 16_384
 #: By which powers of n over that number the slowest decay is stretched for more releases.
 _STRETCHES: Final = (0.0, 0.5, 0.75, 1.0)
 #: How many weights an objective has.
 _WEIGHTS: Final = 64
-#: Far above what rare failures of integer noise add to δ, and what they add is below the accountants' margin.
+#: Far above what rare failures of integer noise add to δ, and what they add is below the
+#: accountants' margin.
 _LEAST_DELTA: Final = 1e-40
 #: Relative, of every number that is computed again.
 _TOLERANCE: Final = 1e-9
@@ -67,8 +73,8 @@ class StreamPlan:
         rounds: n, the most rows that count.
         strategies: what C₁ and C₂ are called; one name where they are the same.
         params: their parameters.
-        mechanism: C₁, C₂, the noise levels and the units of integers, with a round for each release; its
-            noise multiplier is c·σ.
+        mechanism: C₁, C₂, the noise levels and the units of integers, with a round for each
+            release; its noise multiplier is c·σ.
         software: name and version of what the stream was begun with.
     """
 
@@ -92,7 +98,9 @@ class StreamPlan:
         Raises:
             ValueError: something asked for is impossible; the message says what.
         """
-        steps, rows = step_contract(Participation(rounds, *settings.contract(rounds)), settings.release_every)
+        steps, rows = step_contract(
+            Participation(rounds, *settings.contract(rounds)), settings.release_every
+        )
         works = _workloads(settings, steps.rounds)
         built = _strategies(settings, steps, works)
         matrices = [one.factorization for one in built]
@@ -104,15 +112,18 @@ class StreamPlan:
         users = _users(settings, moment)
         made = settings.moment_method.mechanism(matrices, steps, users, rows * sigma, weight)
         made = made.of_integers(moment)
-        names, params = tuple(one.name for one in built), tuple(dict(one.params) for one in built)
+        names = tuple(one.name for one in built)
+        params = tuple(dict(one.params) for one in built)
         return cls(settings, layout, rounds, names, params, made)
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote; noise that does not follow from its settings and coefficients is an error.
+        """What `to_dict` wrote; noise that does not follow from its settings and coefficients is an
+        error.
 
         Raises:
-            LedgerError: a recorded figure differs, by more than a relative 1e-9, from the one that follows.
+            LedgerError: a recorded figure differs, by more than a relative 1e-9, from the one that
+                follows.
         """
         fields = dict(description)
         layout: dict[str, Any] = {
@@ -137,7 +148,9 @@ class StreamPlan:
         }
 
     def public(self) -> dict[str, Any]:
-        """Describe what the released integers are, and how means and covariances follow from them."""
+        """Describe what the released integers are, and how means and covariances follow from
+        them.
+        """
         rows = self.mechanism.rows(self.second_moment)
         names = ("first moment", "second moment")
         parts = []
@@ -159,20 +172,28 @@ class StreamPlan:
         }
 
     def _check(self) -> None:
-        made, sigma = self.mechanism, _multiplier(self.settings)
+        made = self.mechanism
+        sigma = _multiplier(self.settings)
         steps, rows = step_contract(self.participation, self.settings.release_every)
         matrices = [made.first, *([] if made.second in (None, made.first) else [made.second])]
         again = self.settings.moment_method.mechanism(
             matrices, steps, _users(self.settings, self.second_moment), rows * sigma, made.weight
         ).of_integers(self.second_moment)
-        recorded, follows = made.to_dict(), again.to_dict()
+        recorded = made.to_dict()
+        follows = again.to_dict()
         for name in (
-            "participation", "users", "noise_multiplier", "first_std", "second_std", "sensitivity", "rounding"
-        ):  # fmt: skip
+            "participation",
+            "users",
+            "noise_multiplier",
+            "first_std",
+            "second_std",
+            "sensitivity",
+            "rounding",
+        ):
             if not _agree(recorded[name], follows[name]):
                 raise LedgerError(
-                    f"{name} of the stream's plan is {recorded[name]!r}; from the rest of the plan follows "
-                    f"{follows[name]!r}. The record was altered: restore it from a copy."
+                    f"{name} of the stream's plan is {recorded[name]!r}; from the rest of the plan"
+                    f" follows {follows[name]!r}. The record was altered: restore it from a copy."
                 )
 
     @cached_property
@@ -218,19 +239,25 @@ class StreamPlan:
     @cached_property
     def sensitivity(self) -> Sensitivity:
         """c·s of C₁ and C₂ together."""
-        rows, s = self.rows_of_user, self.mechanism.sensitivity
+        rows = self.rows_of_user
+        s = self.mechanism.sensitivity
         if rows == 1:
             return s
         whole = self.participation.max_participations % rows == 0
         kind = s.kind if whole else "upper_bound"
-        return replace(s, value=rows * s.value, kind=kind, case=f"{s.case}; {rows} rows of a user a release")
+        return replace(
+            s, value=rows * s.value, kind=kind, case=f"{s.case}; {rows} rows of a user a release"
+        )
 
     @cached_property
     def kept_numbers(self) -> int:
         """How many numbers of past noise the next release needs."""
-        made, sizes = self.mechanism, (self.layout.dimension, self.second_moment.size)
+        made = self.mechanism
+        sizes = (self.layout.dimension, self.second_moment.size)
         matrices = [C for C in (made.first, made.second) if C is not None]
-        return sum(C.recurrence().memory_vectors * size for C, size in zip(matrices, sizes, strict=False))
+        return sum(
+            C.recurrence().memory_vectors * size for C, size in zip(matrices, sizes, strict=False)
+        )
 
     def multiplier_under(self, count: int, separation: int | None) -> float:
         """σ towards users with at most so many rows, no two less than that many steps apart."""
@@ -244,8 +271,11 @@ class StreamPlan:
         return RunningMoments(self.mechanism, self.second_moment, *self.workloads)
 
     def row_sums(self, moment: int, t: NDArray[np.int64]) -> Vector:
-        """Σ of the weights of all rows in the release after t rows; moment 0 is the first, 1 the second."""
-        work, at = self.workloads[moment], -(-t // self.every) - 1
+        """Σ of the weights of all rows in the release after t rows; moment 0 is the first, 1 the
+        second.
+        """
+        work = self.workloads[moment]
+        at = -(-t // self.every) - 1
         lacking = (at + 1) * self.every - t  # rows that the last step has less than R
         last = np.full(at.shape, work.coefficients[0])
         for weights in (work.row_weights, work.column_weights):
@@ -253,15 +283,17 @@ class StreamPlan:
         return self._sums[moment][at] * self.every - last * lacking
 
     def variances(self, moment: int, t: NDArray[np.int64]) -> Vector:
-        """Variance of the noise in one coordinate of a moment with noise of its own, in the release after t
-        rows."""
+        """Variance of the noise in one coordinate of a moment with noise of its own, in the release
+        after t rows.
+        """
         return self._variances[moment][-(-t // self.every) - 1]
 
     @cached_property
     def _sums(self) -> tuple[Vector, ...]:
         # Rows of an average sum to one, which 1/t taken t times misses in the last bit.
         return tuple(
-            np.ones(self.releases) if work.name == "average" else work.row_sums() for work in self.workloads
+            np.ones(self.releases) if work.name == "average" else work.row_sums()
+            for work in self.workloads
         )
 
     @cached_property
@@ -274,27 +306,35 @@ class StreamPlan:
         return first, std**2 * query_variances(C, self.workloads[1])
 
     def one_shot_error(self, rows: int) -> float:
-        """Standard error of each mean if all of so many rows were released once, at the same ε and method.
+        """Standard error of each mean if all of so many rows were released once, at the same ε and
+        method.
 
         Each user has at most k of these rows, whenever; the noise is for one sum.
         """
-        C, once = identity(1), Participation(1, 1, 1)
+        C = identity(1)
+        once = Participation(1, 1, 1)
         sigma = self.participation.max_participations * self.noise_multiplier
-        users, method = self.mechanism.users, self.settings.moment_method
+        users = self.mechanism.users
+        method = self.settings.moment_method
         made = method.mechanism([C], once, users, sigma, self.mechanism.weight)
         return made.of_integers(self.second_moment).first_std / rows
 
 
 def step_contract(rows: Participation, every: int) -> tuple[Participation, int]:
-    """((N, K, B) of releases, c rows of a user in one) for rows under (n, k, b), see the head of this file.
+    """((N, K, B) of releases, c rows of a user in one) for rows under (n, k, b), see the head of
+    this file.
 
     >>> step_contract(Participation(9000, 25, 300), 3000)
     (Participation(rounds=3, max_participations=3, min_separation=1), 10)
     >>> step_contract(Participation(9000, 3, 3000), 1000)
     (Participation(rounds=9, max_participations=3, min_separation=3), 1)
     """
-    n, k, b = rows.rounds, rows.max_participations, rows.min_separation
-    steps, most, apart = -(-n // every), min(k, -(-every // b)), max(1, b // every)
+    n = rows.rounds
+    k = rows.max_participations
+    b = rows.min_separation
+    steps = -(-n // every)
+    most = min(k, -(-every // b))
+    apart = max(1, b // every)
     return Participation(steps, min(-(-k // most), most_participations(steps, apart)), apart), most
 
 
@@ -348,8 +388,9 @@ def _strategies(
 def _objective(settings: Settings, work: ToeplitzWorkload) -> Objective:
     """The objective for a workload.
 
-    A mean over t steps has the error τ·‖(A C⁻¹)_t‖ where a single release of them has one ∝ 1/t. So squared
-    errors of running averages are weighed by t², and by t once more since later ones are read more.
+    A mean over t steps has the error τ·‖(A C⁻¹)_t‖ where a single release of them has one ∝ 1/t. So
+    squared errors of running averages are weighed by t², and by t once more since later ones are
+    read more.
     """
     if settings.objective is not None:
         return Objective.parse(settings.objective)
@@ -360,9 +401,12 @@ def _objective(settings: Settings, work: ToeplitzWorkload) -> Objective:
 
 
 def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) -> Mechanism:
-    """The mechanism of least error, sensitivity included, among mechanisms with few vectors in memory:
-    BLT, and also the banded Toeplitz matrix of at most b bands for few releases."""
-    n, bands, built = steps.rounds, min(steps.min_separation, steps.rounds, _MOST_BANDS), list[Mechanism]()
+    """The mechanism of least error, sensitivity included, among mechanisms with few vectors in
+    memory: BLT, and also the banded Toeplitz matrix of at most b bands for few releases.
+    """
+    n = steps.rounds
+    bands = min(steps.min_separation, steps.rounds, _MOST_BANDS)
+    built = list[Mechanism]()
     if n <= _FEW:
         params = {"bands": bands}
         built.append(build("banded-toeplitz", steps, work, params=params, objective=objective))
@@ -374,19 +418,27 @@ def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) ->
 
     def error(one: Mechanism) -> float:
         C = one.factorization
-        return stated_sensitivity(C, steps).value ** 2 * objective.squared_error(query_variances(C, work))
+        return stated_sensitivity(C, steps).value ** 2 * objective.squared_error(
+            query_variances(C, work)
+        )
 
     return min(built, key=error)
 
 
-def _of_fewer(steps: Participation, work: ToeplitzWorkload, objective: Objective) -> list[Mechanism]:
+def _of_fewer(
+    steps: Participation, work: ToeplitzWorkload, objective: Objective
+) -> list[Mechanism]:
     """BLT for many releases with the buffers that are best for the first of them, or for as many
     participations of fewer releases; each also with its slowest decay stretched to all of them."""
-    stretch, found = steps.rounds / _MANY, list[Mechanism]()
+    stretch = steps.rounds / _MANY
+    found = list[Mechanism]()
     for apart in (min(steps.min_separation, _MANY), max(1, round(steps.min_separation / stretch))):
         most = min(steps.max_participations, most_participations(_MANY, apart))
-        fewer, part = Participation(_MANY, most, apart), work.leading(_MANY)
-        C = build("blt", fewer, part, params={"buffers": _BUFFERS}, objective=objective).factorization
+        fewer = Participation(_MANY, most, apart)
+        part = work.leading(_MANY)
+        C = build(
+            "blt", fewer, part, params={"buffers": _BUFFERS}, objective=objective
+        ).factorization
         assert isinstance(C, BufferedToeplitz)
         for power in _STRETCHES:
             slow = 1 - (1 - C.decays) / stretch**power
@@ -400,7 +452,8 @@ def _given(factorization: Factorization, rounds: int) -> Mechanism:
     """A factorization that came as an object, as it will be read back from its coefficients."""
     if factorization.rounds != rounds:
         raise ValueError(
-            f"C (mechanism) must have n = {rounds} rounds, one per release; got {factorization.rounds}."
+            f"C (mechanism) must have n = {rounds} rounds, one per release; got"
+            f" {factorization.rounds}."
         )
     return Mechanism(_named(factorization), {}, factorization_from_dict(factorization.to_dict()))
 
@@ -411,7 +464,11 @@ def _named(choice: str | Factorization) -> str:
 
 def _taken(choice: str | Factorization) -> list[str]:
     """The parameters that a mechanism takes."""
-    return [*accepted_parameters(choice), *optional_parameters(choice)] if isinstance(choice, str) else []
+    return (
+        [*accepted_parameters(choice), *optional_parameters(choice)]
+        if isinstance(choice, str)
+        else []
+    )
 
 
 def _weight_for(
@@ -435,7 +492,9 @@ def _weight_for(
 
 def _agree(recorded: object, follows: object) -> bool:
     if isinstance(recorded, Mapping) and isinstance(follows, Mapping):
-        return all(_agree(recorded[name], follows[name]) for name in recorded.keys() | follows.keys())
+        return all(
+            _agree(recorded[name], follows[name]) for name in recorded.keys() | follows.keys()
+        )
     if isinstance(recorded, tuple) and isinstance(follows, tuple):
         return len(recorded) == len(follows) and all(map(_agree, recorded, follows))
     if isinstance(recorded, float) and isinstance(follows, float):

@@ -37,7 +37,8 @@ from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Pushes
 
 #: As of JSON lines {"x": [0.1, 0.2], "user": "ann"}.
-_ROW, _USER = "x", "user"
+_ROW = "x"
+_USER = "user"
 _FREE: Final = "Nothing was spent."
 _CLOSED: Final = "is closed"
 
@@ -46,38 +47,38 @@ _CLOSED: Final = "is closed"
 class PrivateStream:
     """Private running moments of pushed rows, stored durably; each row counts once.
 
-    Every row is released, for services that need it. The last mean is then several times noisier than a
-    single release of a whole table, for which there is `fedmf.streaming.open_run`.
+    Every row is released, for services that need it. The last mean is then several times noisier
+    than a single release of a whole table, for which there is `fedmf.streaming.open_run`.
 
-    The state directory has the format of ``fedmf stream --state-dir``. The same call continues the stream
-    after any interruption, including kill -9. Use it as a context manager; on exit, it writes the privacy
-    statement to the directory.
+    The state directory has the format of ``fedmf stream --state-dir``. The same call continues the
+    stream after any interruption, including kill -9. Use it as a context manager; on exit, it
+    writes the privacy statement to the directory.
 
     Args:
         path: the state directory; absent or empty for a new stream.
         rounds: n, the largest number of rows.
-        clip_norm: ζ, the largest norm of a row; longer rows are scaled down to it. Optional with a schema,
-            which determines it.
+        clip_norm: ζ, the largest norm of a row; longer rows are scaled down to it. Optional with a
+            schema, which determines it.
         dimension: d, the number of values in a row; public. Optional with columns or a schema.
-        columns: names of the d numbers, for rows by name and tables. With a schema, the columns to use; by
-            default all numbers and categories.
-        schema: declaration of the columns (`fedmf.data.read_schema`), including a user column. Rows are
-            then mappings or tables of raw cells, and releases in the columns' own units.
-        **settings: other fields of `Settings`: epsilon, delta, max_participations, min_separation, workloads,
-            second_moment, adjacency, method, mechanisms, bands, params, weight, seed.
+        columns: names of the d numbers, for rows by name and tables. With a schema, the columns to
+            use; by default all numbers and categories.
+        schema: declaration of the columns (`fedmf.data.read_schema`), including a user column. Rows
+            are then mappings or tables of raw cells, and releases in the columns' own units.
+        **settings: other fields of `Settings`: epsilon, delta, max_participations, min_separation,
+            workloads, second_moment, adjacency, method, mechanisms, bands, params, weight, seed.
 
     Raises:
-        LedgerError: the directory belongs to another stream, is in use by another process, or is older than
-            this machine's record of the stream.
+        LedgerError: the directory belongs to another stream, is in use by another process, or is
+            older than this machine's record of the stream.
         ValueError: invalid settings.
 
     Guarantees:
         Releases are bit-identical to ``fedmf stream`` on the same rows with the same public key.
-        Everything that `push` returns is durable. `release`, or `push` with the same key, returns a committed
-        release again; no step is released twice with different noise.
-        A push that raises `ParticipationViolation`, `HorizonExceededError` or `ValueError` has taken no step
-        and spent nothing.
-        Threads may push at once, one is served after the other; a process that was forked may not.
+        Everything that `push` returns is durable. `release`, or `push` with the same key, returns a
+        committed release again; no step is released twice with different noise. A push that raises
+        `ParticipationViolation`, `HorizonExceededError` or `ValueError` has taken no step and spent
+        nothing. Threads may push at once, one is served after the other; a process that was forked
+        may not.
     """
 
     def __init__(
@@ -108,8 +109,8 @@ class PrivateStream:
         )
         if asked.release_every != 1:
             raise ValueError(
-                f"R (release every) must be 1 for rows that are pushed; got {asked.release_every}. Release a "
-                "whole table with fedmf.streaming.open_run."
+                f"R (release every) must be 1 for rows that are pushed; got {asked.release_every}."
+                " Release a whole table with fedmf.streaming.open_run."
             )
         self._form = _Form(asked, dimension)
         self._path, self._lock, self._process = Path(path), threading.Lock(), os.getpid()
@@ -151,20 +152,21 @@ class PrivateStream:
         """Let a row take the next step.
 
         Args:
-            row: d numbers, or a mapping by the names of the columns; with a schema a mapping; its strings or
-                numbers are read as cells of JSON lines are. Anything else is rejected: its
-                shape is the program's. A cell that cannot be read (NaN, text, nothing) makes the row take its
-                step as a zero vector, as a refusal would tell what it held.
-            user: the user of the row; the same id however it is written (`fedmf.data.canonical_id`).
-            key: names the row among all of the stream, so that it may be pushed again when it is not known
-                whether it took its step: then its release is told again, and nothing is spent. Rows without
-                one are new each time.
+            row: d numbers, or a mapping by the names of the columns; with a schema a mapping; its
+                strings or numbers are read as cells of JSON lines are. Anything else is rejected:
+                its shape is the program's. A cell that cannot be read (NaN, text, nothing) makes
+                the row take its step as a zero vector, as a refusal would tell what it held.
+            user: the user of the row; the same id however it is written
+                (`fedmf.data.canonical_id`).
+            key: names the row among all of the stream, so that it may be pushed again when it is
+                not known whether it took its step: then its release is told again, and nothing is
+                spent. Rows without one are new each time.
 
         Raises:
             ParticipationViolation: the user gave k rows already, or one less than b steps ago.
             HorizonExceededError: all n steps were taken.
-            ValueError: a row, user or key that is none, a key that another row had, or an invalid row that is
-                rejected.
+            ValueError: a row, user or key that is none, a key that another row had, or an invalid
+                row that is rejected.
             LedgerError: the stream is closed, or a step failed, now or before; open it again.
         """
         return self.push_many([row], [user], [key])[0]
@@ -175,9 +177,9 @@ class PrivateStream:
         """Let rows take the next steps, one each, with one commit for a few thousand of them.
 
         Args:
-            rows: a data frame or table of any library with ``__arrow_c_stream__``, an array of shape (m, d),
-                or rows as `push` takes them. Columns of tables are taken by name, so that the stream must
-                have ``columns`` or a schema.
+            rows: a data frame or table of any library with ``__arrow_c_stream__``, an array of
+                shape (m, d), or rows as `push` takes them. Columns of tables are taken by name, so
+                that the stream must have ``columns`` or a schema.
             users: the user of each row, or the name of the column of users.
             keys: the key of each row, or the name of such a column.
 
@@ -185,14 +187,15 @@ class PrivateStream:
             The release of each row; for a key that was pushed before, the release of its step.
 
         Raises:
-            ParticipationViolation, HorizonExceededError, ValueError, LedgerError: as for `push`, for any of
-                the rows. None has taken a step then, but for an invalid row that is rejected: those before it
-                have, and `t` tells how many. With a schema a table must have the schema's columns, with
-                the user column (``users`` is its name) read as in a file: a row without one belongs to no
-                user.
+            ParticipationViolation, HorizonExceededError, ValueError, LedgerError: as for `push`,
+                for any of the rows. None has taken a step then, but for an invalid row that is
+                rejected: those before it have, and `t` tells how many. With a schema a table must
+                have the schema's columns, with the user column (``users`` is its name) read as in a
+                file: a row without one belongs to no user.
         """
         with self._lock:
-            run, table = self._open_run(), _table(rows)
+            run = self._open_run()
+            table = _table(rows)
             if table is None and not len(rows):
                 return []
             if table is not None:
@@ -204,14 +207,19 @@ class PrivateStream:
                         f"rows must be a table for a column {named!r}; got {type(rows).__name__}."
                     )
                 entries = [self._form.entries(row) for row in rows]
-                block, named_keys = self._form.block(entries, list(map(_required_user, users))), keys
+                block = self._form.block(entries, list(map(_required_user, users)))
+                named_keys = keys
             told = [None] * len(block) if named_keys is None else list(named_keys)
             for what, given in (("users", block.users or ()), ("keys", told)):
                 if len(given) != len(block):
-                    raise ValueError(f"{what} (of the rows) must be {len(block)}; got {len(given)}.")
+                    raise ValueError(
+                        f"{what} (of the rows) must be {len(block)}; got {len(given)}."
+                    )
             return self._push(run, block, told)
 
-    def _push(self, run: StreamRun, block: RowBlock, keys: Sequence[str | None]) -> list[PrivateRelease]:
+    def _push(
+        self, run: StreamRun, block: RowBlock, keys: Sequence[str | None]
+    ) -> list[PrivateRelease]:
         """See that all rows may take their steps, then let them."""
         for key in keys:
             if key is not None:
@@ -222,10 +230,12 @@ class PrivateStream:
         self._check_steps(run, [block.users[i] for i in fresh])
         released = dict[int, PrivateRelease]()
         while fresh:
-            part, fresh = fresh[: run.most_rows], fresh[run.most_rows :]
+            part = fresh[: run.most_rows]
+            fresh = fresh[run.most_rows :]
             before = run.position.step
             records = b"".join(
-                self._pushes.record(before + at, keys[i], contents[i]) for at, i in enumerate(part, start=1)
+                self._pushes.record(before + at, keys[i], contents[i])
+                for at, i in enumerate(part, start=1)
             )
             run.take(block.chosen(part), records)
             self._pushes.add(records)
@@ -234,10 +244,13 @@ class PrivateStream:
 
     def _check_steps(self, run: StreamRun, users: Sequence[str | None]) -> None:
         """Whether these users may take the next steps, one after the other."""
-        step, most = run.position.step, run.plan.rounds
+        step = run.position.step
+        most = run.plan.rounds
         if step + len(users) > most:
             left = (
-                "all steps were taken" if step == most else f"{most - step} are left, for {len(users)} rows"
+                "all steps were taken"
+                if step == most
+                else f"{most - step} are left, for {len(users)} rows"
             )
             raise HorizonExceededError(f"t (step) must be at most n (rounds) = {most}; {left}.")
         named = [(i, user) for i, user in enumerate(users, start=step + 1) if user is not None]
@@ -257,11 +270,14 @@ class PrivateStream:
         with self._lock:
             self._open_run()
             if not 1 <= t <= self.t:
-                raise ValueError(f"t (step) must be from 1 to {self.t}, those that were taken; got {t}.")
+                raise ValueError(
+                    f"t (step) must be from 1 to {self.t}, those that were taken; got {t}."
+                )
             return self._release(t)
 
     def table(self, first: int = 1, last: int | None = None, raw: bool = False) -> Any:
-        """The releases of some steps as an Arrow table, a row each, or by ``.to_pandas()`` as a data frame.
+        """The releases of some steps as an Arrow table, a row each, or by ``.to_pandas()`` as a
+        data frame.
 
         Args:
             first: the first step.
@@ -269,7 +285,8 @@ class PrivateStream:
             raw: with sums, and the covariance before projection.
 
         Returns:
-            Columns t, "mean:speed", "mean_low:speed", "covariance:speed:load" and so on, as CSV has them.
+            Columns t, "mean:speed", "mean_low:speed", "covariance:speed:load" and so on, as CSV has
+            them.
 
         Raises:
             ValueError: steps that were not taken.
@@ -283,12 +300,16 @@ class PrivateStream:
             return release_table(Renderer(run.plan, raw), run.state.releases(first - 1, last))
 
     def statement(self) -> PrivacyStatement:
-        """The operator's privacy statement as of now, also written into the directory; see its `public`."""
+        """The operator's privacy statement as of now, also written into the directory; see its
+        `public`.
+        """
         with self._lock:
             return self._open_run().conclude()
 
     def counts(self) -> dict[str, int]:
-        """How many rows were taken, clipped and counted as zeros: for the operator, *not* to be published."""
+        """How many rows were taken, clipped and counted as zeros: for the operator, *not* to be
+        published.
+        """
         return self._run.position.counts()
 
     def _open_run(self) -> StreamRun:
@@ -296,7 +317,9 @@ class PrivateStream:
         if os.getpid() != self._process:
             ended = "belongs to the process that opened it, of which this one is a fork"
         if ended is not None:
-            raise LedgerError(f"the stream in {self._path} {ended}. Open it again with the same settings.")
+            raise LedgerError(
+                f"the stream in {self._path} {ended}. Open it again with the same settings."
+            )
         self._run.state.right.require()
         return self._run
 
@@ -307,8 +330,8 @@ class PrivateStream:
 class _Form:
     """What rows that are handed over must be, and the vectors that they become.
 
-    Shapes and names are the program's and public: what does not fit is rejected. What a row holds is a
-    user's, and rejects nothing.
+    Shapes and names are the program's and public: what does not fit is rejected. What a row holds
+    is a user's, and rejects nothing.
 
     Args:
         settings: of the stream.
@@ -319,29 +342,35 @@ class _Form:
     """
 
     def __init__(self, settings: Settings, dimension: int | None) -> None:
-        self._settings, self._named = settings, True
+        self._settings = settings
+        self._named = True
         columns = settings.columns
         if settings.schema is not None:
             if dimension is not None:
                 raise ValueError(f"d (dimension) must be left out with a schema; got {dimension}.")
             self.layout, self._names = declared_layout(settings), declared_cells(settings)
         elif columns is not None:
-            self.layout, self._names = chosen_layout([*columns, _USER], settings), columns
+            self.layout = chosen_layout([*columns, _USER], settings)
+            self._names = columns
             if dimension not in (None, len(columns)):
                 raise ValueError(
                     f"d (dimension) must be {len(columns)}, as there are columns; got {dimension}."
                 )
         elif dimension is None:
-            raise ValueError("d (dimension) must be given, or the names of the columns; got neither.")
+            raise ValueError(
+                "d (dimension) must be given, or the names of the columns; got neither."
+            )
         else:
-            self.layout, self._named, self._names = array_layout(_ROW, dimension, settings), False, ()
+            self.layout = array_layout(_ROW, dimension, settings)
+            self._named = False
+            self._names = ()
 
     def entries(self, row: Any) -> list[Any]:
         """The cells of a row in the order of the columns, unread.
 
         Args:
-            row: d numbers in a list, an array, a tensor; by name where the columns have names: a name that is
-                missing is a cell that cannot be read, others are passed over.
+            row: d numbers in a list, an array, a tensor; by name where the columns have names: a
+                name that is missing is a cell that cannot be read, others are passed over.
 
         Raises:
             ValueError: it is no row of this form.
@@ -359,7 +388,9 @@ class _Form:
         if isinstance(row, Mapping):
             if not any(name in row for name in self._names):
                 fix = _FREE if self._named else "Open the stream with columns=."
-                raise ValueError(f"x (row) must be {d} numbers; got a mapping without its columns. {fix}")
+                raise ValueError(
+                    f"x (row) must be {d} numbers; got a mapping without its columns. {fix}"
+                )
             row = [row.get(name) for name in self._names]
         entries = np.asarray(list(row) if isinstance(row, list | tuple) else row, dtype=object)
         if entries.shape != (d,):
@@ -373,7 +404,9 @@ class _Form:
         cells = {name: [label_of(row[i]) for row in rows] for i, name in enumerate(self._names)}
         return encoded(cells, users, (), self._settings)
 
-    def table(self, table: Any, users: Any, keys: Any) -> tuple[RowBlock, Sequence[str | None] | None]:
+    def table(
+        self, table: Any, users: Any, keys: Any
+    ) -> tuple[RowBlock, Sequence[str | None] | None]:
         """The vectors of a table of Arrow, and the keys of its rows.
 
         Args:
@@ -384,18 +417,26 @@ class _Form:
         Raises:
             ValueError: its columns are not of this form.
         """
-        schema, present, named = self._settings.schema, table.column_names, isinstance(users, str)
+        schema = self._settings.schema
+        present = table.column_names
+        named = isinstance(users, str)
         if not self._named:
-            raise ValueError("rows must be arrays of numbers, or open the stream with columns=; got a table.")
+            raise ValueError(
+                "rows must be arrays of numbers, or open the stream with columns=; got a table."
+            )
         if schema is not None:
             user = str(schema.user)
             if named and users != user:
-                raise ValueError(f"users (column) must be as in the schema, {user!r}; got {users!r}. {_FREE}")
+                raise ValueError(
+                    f"users (column) must be as in the schema, {user!r}; got {users!r}. {_FREE}"
+                )
             header = [name for name in present if name != keys or name in schema.columns]
             schema.check_header(header, "the table", () if named else (user,))
         for name in (*self._names, *(what for what in (users, keys) if isinstance(what, str))):
             if present.count(name) != 1:
-                raise ValueError(f"column {name!r} is missing; the table has {shown_names(present)}. {_FREE}")
+                raise ValueError(
+                    f"column {name!r} is missing; the table has {shown_names(present)}. {_FREE}"
+                )
         for name in self._names if schema is None else ():
             kind = table.schema.field(name).type
             if not (types.is_integer(kind) or types.is_floating(kind)):
@@ -411,7 +452,9 @@ def _user_column(schema: object) -> str:
     if schema is None:
         return _USER
     if not isinstance(schema, Schema):
-        raise ValueError(f"schema must be what fedmf.data.read_schema gives; got {type(schema).__name__}.")
+        raise ValueError(
+            f"schema must be what fedmf.data.read_schema gives; got {type(schema).__name__}."
+        )
     if schema.user is None:
         raise ValueError("schema must declare a user column for pushed rows; got none.")
     return schema.user
@@ -427,10 +470,14 @@ def _require_name(what: str, name: object) -> None:
 
 
 def _required_user(name: object) -> str:
-    """The id of a user as `canonical_id` writes it; none, or a float of lost digits, is rejected."""
+    """The id of a user as `canonical_id` writes it; none, or a float of lost digits, is
+    rejected.
+    """
     _require_name("user", name)
     if not (user := canonical_id(str(name))):
-        raise ValueError(f"user must be an exact id; got {name!r}. Pass ids as strings, not as floats.")
+        raise ValueError(
+            f"user must be an exact id; got {name!r}. Pass ids as strings, not as floats."
+        )
     return user
 
 
@@ -452,8 +499,9 @@ def _content(block: RowBlock, i: int) -> bytes:
 
 
 def _table(rows: Any) -> Any:
-    """As an Arrow table; None where it is no table. Columns that hold objects of several types are text, cell
-    by cell."""
+    """As an Arrow table; None where it is no table. Columns that hold objects of several types are
+    text, cell by cell.
+    """
     if not hasattr(rows, "__arrow_c_stream__"):
         return None
     import pyarrow as arrow
@@ -462,7 +510,9 @@ def _table(rows: Any) -> Any:
         return arrow.table(rows)
     except (arrow.ArrowInvalid, arrow.ArrowTypeError):
         mixed = {str(name): cells for name, cells in rows.items() if cells.dtype == object}
-        cast = {name: [label_of(_item(cell)) or None for cell in cells] for name, cells in mixed.items()}
+        cast = {
+            name: [label_of(_item(cell)) or None for cell in cells] for name, cells in mixed.items()
+        }
         return arrow.table(rows.assign(**cast))
 
 

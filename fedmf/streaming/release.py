@@ -1,13 +1,15 @@
-"""What a release says: means, covariances and correlations with intervals, made of its numbers alone.
+"""What a release says: means, covariances and correlations with intervals, made of its numbers
+alone.
 
-With w_t = Σ_i [A₁]_{ti} over rows and v_t = τ₁²·‖(A₁C₁⁻¹)_t‖², Y_t/w_t is the private mean of the rows with
-weights [A₁]_{ti}/w_t, and S_t/w_t − (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance, unbiased and often not
-definite. The release has that covariance projected under its known noise (`shrunk_covariances`).
+With w_t = Σ_i [A₁]_{ti} over rows and v_t = τ₁²·‖(A₁C₁⁻¹)_t‖², Y_t/w_t is the private mean of the
+rows with weights [A₁]_{ti}/w_t, and S_t/w_t − (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance,
+unbiased and often not definite. The release has that covariance projected under its known noise
+(`shrunk_covariances`).
 
-Where valid rows are counted, with R the last number of Y and c its weight, N̂ = R/c is the weight of the
-valid rows, m̂ = Y/N̂ their mean with Fieller's interval, and S/N̂ − m̂m̂ᵀ + v/N̂²·(I + m̂m̂ᵀ/c²) their
-covariance, unbiased up to terms of order v/N̂². The noise of N̂ enters the variances by bounds: |S_ab| ≤ N·ζ²
-and ‖m̂‖ ≤ ζ.
+Where valid rows are counted, with R the last number of Y and c its weight, N̂ = R/c is the weight
+of the valid rows, m̂ = Y/N̂ their mean with Fieller's interval, and S/N̂ − m̂m̂ᵀ + v/N̂²·(I +
+m̂m̂ᵀ/c²) their covariance, unbiased up to terms of order v/N̂². The noise of N̂ enters the
+variances by bounds: |S_ab| ≤ N·ζ² and ‖m̂‖ ≤ ζ.
 """
 
 from __future__ import annotations
@@ -31,19 +33,20 @@ Fields = dict[str, NDArray[Any]]
 
 TOO_FEW: Final = "too few valid rows to tell"
 NO_ERRORS: Final = (
-    "covariance_raw_standard_error (of a release) must be there for a threshold; got none. Release with "
-    "--raw (raw=True in Python) and not by post-processing, or pass ordinary=rows."
+    "covariance_raw_standard_error (of a release) must be there for a threshold; got none. Release"
+    " with --raw (raw=True in Python) and not by post-processing, or pass ordinary=rows."
 )
 NO_DENSITY: Final = (
-    "covariance (of a release) must be there with noise of its own for a density: one workload for both "
-    "moments, a full or diagonal second moment, and another method than post-processing."
+    "covariance (of a release) must be there with noise of its own for a density: one workload for"
+    " both moments, a full or diagonal second moment, and another method than post-processing."
 )
 #: What `describe` says that a release has from elsewhere, or by another name.
 _APART: Final = frozenset(("density_covariance", "shrinkage"))
 
 
 class Renderer:
-    """The fields of releases from their numbers; elementwise, so that none depends on its neighbours.
+    """The fields of releases from their numbers; elementwise, so that none depends on its
+    neighbours.
 
     Args:
         plan: of the stream.
@@ -51,11 +54,16 @@ class Renderer:
     """
 
     def __init__(self, plan: StreamPlan, raw: bool = False) -> None:
-        self.plan, self.raw = plan, raw
-        settings, moment = plan.settings, plan.second_moment
-        self._weight, self._encoding = settings.count_weight, settings.encoding
+        self.plan = plan
+        self.raw = raw
+        settings = plan.settings
+        moment = plan.second_moment
+        self._weight = settings.count_weight
+        self._encoding = settings.encoding
         self._known = plan.mechanism.method.second_noise
-        self._covariance = settings.workloads[0] == settings.workloads[-1] and moment.gives_covariance
+        self._covariance = (
+            settings.workloads[0] == settings.workloads[-1] and moment.gives_covariance
+        )
 
     @property
     def coordinates(self) -> tuple[str, ...]:
@@ -68,7 +76,9 @@ class Renderer:
         return self.coordinates[:-1] if self._weight else self.coordinates
 
     def release(self, releases: Releases) -> PrivateRelease:
-        """The first of some releases, with all that can be said of it; worked out when it is asked for."""
+        """The first of some releases, with all that can be said of it; worked out when it is asked
+        for.
+        """
         whole = Renderer(self.plan, raw=True)
 
         def told() -> dict[str, Any]:
@@ -77,21 +87,26 @@ class Renderer:
         return PrivateRelease(int(releases.t[0]), told, self.names)
 
     def fields(self, releases: Releases) -> Fields:
-        """What each release says, with a row per release: the fields of `PrivateRelease` that there are.
+        """What each release says, with a row per release: the fields of `PrivateRelease` that there
+        are.
 
         Labels are arrays of strings. Covariances are there where both moments have one workload
         and the second holds squares; else the sum of squares is.
         """
-        d, t = self.plan.layout.dimension, releases.t
+        d = self.plan.layout.dimension
+        t = releases.t
         first = releases.numbers[:, :d]
         second = self.plan.second_moment.unpack(torch.from_numpy(releases.numbers[:, d:])).numpy()
-        weights, variances = self.plan.row_sums(0, t), self.plan.variances(0, t)
+        weights = self.plan.row_sums(0, t)
+        variances = self.plan.variances(0, t)
         told: Fields = {"t": t}
         for i, name in enumerate(self.plan.settings.labels):
             told[name] = np.array([row[i] for row in releases.labels], dtype=object)
         noise = self.plan.variances(1, t) if self._known else np.full(len(t), np.nan)
         counted = self._weight > 0
-        noisy = (self._counted if counted else self._all)(told, first, second, weights, variances, noise)
+        noisy = (self._counted if counted else self._all)(
+            told, first, second, weights, variances, noise
+        )
         if self._covariance:
             self._describe(told, noisy)
         if self.raw or not self._covariance:
@@ -103,25 +118,44 @@ class Renderer:
         return told if self._encoding is None else self._in_own_units(told)
 
     def _all(
-        self, told: Fields, first: Array, second: Array, weights: Array, variances: Array, noise: Array
+        self,
+        told: Fields,
+        first: Array,
+        second: Array,
+        weights: Array,
+        variances: Array,
+        noise: Array,
     ) -> NoisyMoments:
         """Mean of all rows, and their covariance with its noise."""
-        mean, of_mean, covariance = first / weights[:, None], variances / weights**2, first
+        mean = first / weights[:, None]
+        of_mean = variances / weights**2
+        covariance = first
         if self._covariance:
             scaled = second / weights.reshape(-1, *(second.ndim - 1) * [1])
             parts = (torch.from_numpy(part) for part in (mean, scaled, of_mean))
             covariance = self.plan.second_moment.covariances(*parts).numpy()
-        noisy = NoisyMoments(mean, covariance, of_mean, noise / weights**2, self.plan.settings.clip_norm)
+        noisy = NoisyMoments(
+            mean, covariance, of_mean, noise / weights**2, self.plan.settings.clip_norm
+        )
         told["mean"], (told["mean_low"], told["mean_high"]) = mean, noisy.mean_interval()
         told["mean_standard_error"] = np.repeat(np.sqrt(of_mean)[:, None], mean.shape[1], axis=1)
         return noisy
 
     def _counted(
-        self, told: Fields, first: Array, second: Array, weights: Array, variances: Array, noise: Array
+        self,
+        told: Fields,
+        first: Array,
+        second: Array,
+        weights: Array,
+        variances: Array,
+        noise: Array,
     ) -> NoisyMoments:
         """Mean of the valid rows, and their covariance with bounds of its noise."""
-        d, c, zeta = first.shape[1] - 1, self._weight, self.plan.settings.clip_norm
-        found, count = fieller(first[:, :d], first[:, d], variances, c), first[:, d] / c
+        d = first.shape[1] - 1
+        c = self._weight
+        zeta = self.plan.settings.clip_norm
+        found = fieller(first[:, :d], first[:, d], variances, c)
+        count = first[:, d] / c
         told |= {"mean": found.mean, "mean_low": found.low, "mean_high": found.high}
         told["mean_standard_error"] = found.error
         told["valid_share"] = count / weights
@@ -135,10 +169,13 @@ class Renderer:
             outer = found.mean[:, :, None] * found.mean[:, None, :] if full else found.mean**2
             own = np.eye(d) if full else 1.0
             covariance = (
-                of_rows / count.reshape(shape) - outer + of_count.reshape(shape) * (own + outer / c**2)
+                of_rows / count.reshape(shape)
+                - outer
+                + of_count.reshape(shape) * (own + outer / c**2)
             )
             norms = np.minimum(np.sum(found.mean**2, axis=1), zeta**2)
-            of_mean, of_squares = of_count * (1 + norms / c**2), noise / count**2 + of_count * zeta**4 / c**2
+            of_mean = of_count * (1 + norms / c**2)
+            of_squares = noise / count**2 + of_count * zeta**4 / c**2
         return NoisyMoments(found.mean, covariance, of_mean, of_squares, zeta)
 
     def _describe(self, told: Fields, noisy: NoisyMoments) -> None:
@@ -166,7 +203,8 @@ class Renderer:
     def _in_own_units(self, told: Fields) -> Fields:
         """Means, covariances, their errors and intervals as the columns of the table have them.
 
-        A coordinate z stands for center + scale·z; intervals are cut to the bounds that the schema declares.
+        A coordinate z stands for center + scale·z; intervals are cut to the bounds that the schema
+        declares.
         """
         encoding = self._encoding
         assert encoding is not None
@@ -193,13 +231,14 @@ class PrivateRelease:
     Attributes:
         t: how many rows it is of.
         columns: names of the d numbers of `mean`; None if unknown.
-        mean: of these rows, with the weights of the workload, shape (d,); with a schema in the columns' own
-            units, as all but sums is; where that counts valid rows it is of these, NaN where too few.
+        mean: of these rows, with the weights of the workload, shape (d,); with a schema in the
+            columns' own units, as all but sums is; where that counts valid rows it is of these, NaN
+            where too few.
         mean_low: lower ends of 95 % intervals of the mean, (d,): of the noise alone.
         mean_high: upper ends.
         mean_standard_error: standard deviation of the noise in each coordinate of `mean`, (d,).
-        covariance: positive definite, shape (d, d), or variances (d,). None where the two moments have
-            different workloads or the second does not hold squares.
+        covariance: positive definite, shape (d, d), or variances (d,). None where the two moments
+            have different workloads or the second does not hold squares.
         covariance_low: lower ends of 95 % intervals of its entries, None for post-processing.
         covariance_high: upper ends.
         correlation: (d, d), NaN where the interval is wider than 1.
@@ -214,7 +253,8 @@ class PrivateRelease:
         sum_of_squares: S_t: shape (d, d) for the full second moment, (size,) otherwise.
         sum_of_squares_standard_error: √Var of its diagonal (√½ of it off the diagonal).
         covariance_raw: unbiased, so not always definite.
-        covariance_raw_standard_error: √Var of each of its entries, the private mean put for the true one.
+        covariance_raw_standard_error: √Var of each of its entries, the private mean put for the
+            true one.
         shrinkage: how far the covariance was moved to a multiple of the identity.
         timestamp: of the last of the rows, where one was declared public.
         row_id: likewise.
@@ -247,7 +287,8 @@ class PrivateRelease:
     def __init__(
         self, t: int, told: Callable[[], Mapping[str, Any]], columns: Sequence[str] | None = None
     ) -> None:
-        self.t, self._told = t, told
+        self.t = t
+        self._told = told
         self.columns = None if columns is None else tuple(columns)
 
     def __getattr__(self, name: str) -> Any:
@@ -270,7 +311,9 @@ class PrivateRelease:
         return cls(int(fields["t"]), lambda: arrays, fields.get("columns"))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able, with the fields of a line of `fedmf stream --raw`; None for what cannot be told."""
+        """JSON-able, with the fields of a line of `fedmf stream --raw`; None for what cannot be
+        told.
+        """
         told = {name: listed(value) for name, value in {"t": self.t, **self._told()}.items()}
         return told if self.columns is None else told | {"columns": list(self.columns)}
 
@@ -287,43 +330,52 @@ class PrivateRelease:
         return GaussianEstimate(torch.from_numpy(self.mean.copy()), torch.from_numpy(full.copy()))
 
     def score(self, x: Any) -> Array:
-        """How strange rows are: (x − μ)ᵀΣ⁻¹(x − μ), χ² with d degrees of freedom for rows of N(μ, Σ).
+        """How strange rows are: (x − μ)ᵀΣ⁻¹(x − μ), χ² with d degrees of freedom for rows of N(μ,
+        Σ).
 
         Args:
-            x: rows in the units of `mean`: an array (…, d), or a data frame with `columns` in any order.
+            x: rows in the units of `mean`: an array (…, d), or a data frame with `columns` in any
+                order.
 
         Returns:
-            Of shape (…); NaN for a row with a missing cell. Rows are not clipped to the bounds of a schema.
+            Of shape (…); NaN for a row with a missing cell. Rows are not clipped to the bounds of a
+            schema.
 
         Raises:
             ValueError: other columns, or there is no covariance.
         """
         if hasattr(x, "columns"):
-            given, wanted = sorted(map(str, x.columns)), self.columns or ()
+            given = sorted(map(str, x.columns))
+            wanted = self.columns or ()
             if given != sorted(wanted):
                 raise ValueError(
-                    f"x (rows) must have the columns of the release, {shown_names(wanted)}; got "
-                    f"{shown_names(given)}. Select them by name, or pass an array in the release's order."
+                    f"x (rows) must have the columns of the release, {shown_names(wanted)}; got"
+                    f" {shown_names(given)}. Select them by name, or pass an array in the release's"
+                    " order."
                 )
             x = x[list(wanted)]
         rows = np.array(x, np.float64)
         if rows.shape[-1:] != self.mean.shape:
-            raise ValueError(f"x (rows) must have {self.mean.size} numbers each; got shape {rows.shape}.")
+            raise ValueError(
+                f"x (rows) must have {self.mean.size} numbers each; got shape {rows.shape}."
+            )
         scores = self.estimate.distances(torch.from_numpy(rows)).numpy()
-        return np.where(np.isnan(scores) & ~np.isnan(rows).any(axis=-1), np.inf, scores)  # overflows
+        return np.where(
+            np.isnan(scores) & ~np.isnan(rows).any(axis=-1), np.inf, scores
+        )  # overflows
 
     def threshold(self, false_alarms: float = 0.01, ordinary: ArrayLike | None = None) -> float:
         """The score from which on a row is called strange: that share of ordinary ones is above it.
 
         Args:
             false_alarms: in (0, 1).
-            ordinary: rows of shape (m, d) that are in no release and need no protection; then the share holds
-                whatever the rows' law is (`calibrated_threshold`). Without, for rows of a Gaussian, the noise
-                of this release counted in (`alarm_threshold`).
+            ordinary: rows of shape (m, d) that are in no release and need no protection; then the
+                share holds whatever the rows' law is (`calibrated_threshold`). Without, for rows of
+                a Gaussian, the noise of this release counted in (`alarm_threshold`).
 
         Raises:
-            ValueError: there is no covariance, its errors are not known (post-processing, or a line without
-                ``--raw``), or too few rows.
+            ValueError: there is no covariance, its errors are not known (post-processing, or a line
+                without ``--raw``), or too few rows.
         """
         if ordinary is not None:
             return calibrated_threshold(false_alarms, self.score(ordinary))
@@ -338,14 +390,18 @@ class PrivateRelease:
 
 
 def at_bounds(release: PrivateRelease, encoding: Encoding) -> str:
-    """A warning of numbers with a mean at a bound of the schema, as values in another unit have; or "".
+    """A warning of numbers with a mean at a bound of the schema, as values in another unit have; or
+    "".
 
-    At a bound is a mean within 2 % of the range, with an interval no wider than a tenth of it. Released
-    numbers alone decide, so what is said is as private as these.
+    At a bound is a mean within 2 % of the range, with an interval no wider than a tenth of it.
+    Released numbers alone decide, so what is said is as private as these.
     """
     found = []
-    for i, (name, (*_, lower, upper)) in enumerate(zip(encoding.coordinates, encoding.units, strict=True)):
-        mean, width = release.mean[i], upper - lower
+    for i, (name, (*_, lower, upper)) in enumerate(
+        zip(encoding.coordinates, encoding.units, strict=True)
+    ):
+        mean = release.mean[i]
+        width = upper - lower
         if name in encoding.names and release.mean_high[i] - release.mean_low[i] <= 0.1 * width:
             ends = (("lower", lower, mean - lower), ("upper", upper, upper - mean))
             found += [
@@ -358,15 +414,18 @@ def at_bounds(release: PrivateRelease, encoding: Encoding) -> str:
 
 
 def hidden(release: PrivateRelease) -> str:
-    """Below which standard deviation the noise hides it: two standard errors of a variance; or ""."""
+    """Below which standard deviation the noise hides it: two standard errors of a variance; or
+    "".
+    """
     errors = release.covariance_raw_standard_error
     if errors is None or not np.isfinite(errors).all():
         return ""
     of_each = np.diag(errors) if errors.ndim == 2 else errors
     at = int(np.argmax(of_each))
     return (
-        f" A standard deviation of {(release.columns or ())[at]} below {math.sqrt(2 * of_each[at]):.3g} is "
-        "hidden by noise; four times as many rows, or a four times larger epsilon, would halve this value."
+        f" A standard deviation of {(release.columns or ())[at]} below"
+        f" {math.sqrt(2 * of_each[at]):.3g} is hidden by noise; four times as many rows, or a four"
+        " times larger epsilon, would halve this value."
     )
 
 
@@ -389,20 +448,24 @@ def _definite(covariance: Array) -> Array:
     return (vectors * np.maximum(values, 0.0)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
 
 
-#: Draws of the noise, and of rows for all of them together; the latter decide how exact the threshold is.
-_NOISES, _ROWS = 1000, 200_000
+#: Draws of the noise, and of rows for all of them together; the latter decide how exact the
+#: threshold is.
+_NOISES = 1000
+_ROWS = 200_000
 #: Multiplications that decompositions of the covariances may take.
 _WORK = 10**8
 
 
-def alarm_threshold(rate: float, covariance: Array, mean_errors: Array, covariance_errors: Array) -> float:
+def alarm_threshold(
+    rate: float, covariance: Array, mean_errors: Array, covariance_errors: Array
+) -> float:
     """The score that a share `rate` of ordinary rows is above, the noise of the release counted in.
 
-    Ordinary rows are taken as N(μ, Σ), of which the release tells μ̂ and Σ̂ with noise of a known size. So
-    μ = μ̂ + e and Σ = Σ̂ + E, with e and E drawn as that noise is and eigenvalues below zero put to it. The
-    threshold is the quantile of the scores of rows of these N(μ, Σ); without noise it is the quantile of χ²
-    with d degrees of freedom. Where noise is large there are fewer false alarms. The draws are the same each
-    time.
+    Ordinary rows are taken as N(μ, Σ), of which the release tells μ̂ and Σ̂ with noise of a known
+    size. So μ = μ̂ + e and Σ = Σ̂ + E, with e and E drawn as that noise is and eigenvalues below
+    zero put to it. The threshold is the quantile of the scores of rows of these N(μ, Σ); without
+    noise it is the quantile of χ² with d degrees of freedom. Where noise is large there are fewer
+    false alarms. The draws are the same each time.
 
     Args:
         rate: share of false alarms, in (0, 1).
@@ -417,7 +480,8 @@ def alarm_threshold(rate: float, covariance: Array, mean_errors: Array, covarian
     6.0
     """
     _check(rate)
-    d, rng = len(covariance), np.random.default_rng(0)
+    d = len(covariance)
+    rng = np.random.default_rng(0)
     noises = max(20, min(_NOISES, _WORK // d**3))
     whiten = np.linalg.inv(np.linalg.cholesky(covariance))
     E = np.triu(rng.normal(size=(noises, d, d)) * covariance_errors)
@@ -443,11 +507,12 @@ def calibrated_threshold(rate: float, scores: ArrayLike) -> float:
         ValueError: the rate is out of range, a score is NaN, or there are too few rows.
 
     Guarantees:
-        A further row of the same law, whatever that is and whatever the noise, is above it with a chance of
-        at most `rate`.
+        A further row of the same law, whatever that is and whatever the noise, is above it with a
+        chance of at most `rate`.
 
     References:
-        Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World" (conformal prediction).
+        Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World" (conformal
+        prediction).
 
     >>> calibrated_threshold(0.1, range(1, 20))
     18.0
@@ -457,13 +522,13 @@ def calibrated_threshold(rate: float, scores: ArrayLike) -> float:
     place = math.ceil((1 - rate) * (found.size + 1))
     if missing := int(np.isnan(found).sum()):
         raise ValueError(
-            f"scores (of ordinary rows) must be numbers; got {missing} NaN. Leave out rows with missing "
-            "cells."
+            f"scores (of ordinary rows) must be numbers; got {missing} NaN. Leave out rows with"
+            " missing cells."
         )
     if place > found.size:
         raise ValueError(
-            f"scores (of ordinary rows) must be at least {math.ceil(1 / rate) - 1} for a rate of {rate}; got "
-            f"{found.size}."
+            f"scores (of ordinary rows) must be at least {math.ceil(1 / rate) - 1} for a rate of"
+            f" {rate}; got {found.size}."
         )
     return float(found[place - 1])
 

@@ -16,13 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.data.cells import cells_of, ids, is_list, list_lengths, lists_of_numbers, numbers
-from fedmf.data.table_reader import InputError, JsonLinesTable, RowBatch, TableReader, open_table, shown_names
+from fedmf.data.table_reader import (
+    InputError,
+    JsonLinesTable,
+    RowBatch,
+    TableReader,
+    open_table,
+    shown_names,
+)
 from fedmf.matrices.arrays import Array
 from fedmf.streaming.settings import Settings
 
 #: Most characters of a label.
 _LONGEST_LABEL: Final = 256
-#: What would end a line or cannot be written: control characters, line separators, halves of surrogate pairs.
+#: What would end a line or cannot be written: control characters, line separators, halves of
+#: surrogate pairs.
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -34,8 +42,8 @@ class Layout:
         columns: names of the d coordinates in order.
         user: name of the column with the user's id, None if there is none.
         labels: names of the columns with public texts that are released unchanged.
-        array: the column of arrays of d numbers each; "" where a row is one; None where every number has a
-            column.
+        array: the column of arrays of d numbers each; "" where a row is one; None where every
+            number has a column.
     """
 
     columns: tuple[str, ...]
@@ -61,12 +69,13 @@ class RowBlock:
     Args:
         values: shape (rows, d), float64; zeros where a row is invalid.
         users: the id of each row's user, None where it cannot be read; None without a user column.
-        measured: coordinates before any bound, shape (rows, d), NaN where a cell is missing or cannot be
-            read, all of them in a row that belongs to nobody: for the operator's scores and counts, never
-            for a release.
-        labels: the texts of each row's label columns, "" where one cannot be read; empty without columns.
-        nameless: indices of the rows with an empty cell of the user; not of rows without cells, as whether a
-            line is a row is private.
+        measured: coordinates before any bound, shape (rows, d), NaN where a cell is missing or
+            cannot be read, all of them in a row that belongs to nobody: for the operator's scores
+            and counts, never for a release.
+        labels: the texts of each row's label columns, "" where one cannot be read; empty without
+            columns.
+        nameless: indices of the rows with an empty cell of the user; not of rows without cells, as
+            whether a line is a row is private.
     """
 
     values: NDArray[np.float64]
@@ -85,7 +94,8 @@ class RowBlock:
 
     def chosen(self, indices: Sequence[int]) -> RowBlock:
         """Some of the rows, without labels."""
-        users, rows = None if self.users is None else [self.users[i] for i in indices], list(indices)
+        users = None if self.users is None else [self.users[i] for i in indices]
+        rows = list(indices)
         return RowBlock(self.values[rows], users, self.measured[rows])
 
 
@@ -97,7 +107,9 @@ def declared_cells(settings: Settings) -> tuple[str, ...]:
 
 
 def declared_layout(settings: Settings) -> Layout:
-    """Of the vectors of a schema's rows: z, and where valid rows are counted a last coordinate c."""
+    """Of the vectors of a schema's rows: z, and where valid rows are counted a last coordinate
+    c.
+    """
     assert settings.coordinates is not None
     return Layout(settings.coordinates, settings.user_column, tuple(settings.labels.values()))
 
@@ -110,8 +122,8 @@ def encoded(
 ) -> RowBlock:
     """Rows of a schema as vectors of `declared_layout`.
 
-    A row in which a cell in use is missing or cannot be read is invalid like any other that cannot be read:
-    it takes its step as a zero vector. No cell decides anything else.
+    A row in which a cell in use is missing or cannot be read is invalid like any other that cannot
+    be read: it takes its step as a zero vector. No cell decides anything else.
 
     Args:
         cells: as text by the names of `declared_cells`, "" for a missing one.
@@ -121,7 +133,8 @@ def encoded(
 
     Guarantees: a row depends on its own cells alone.
     """
-    schema, encoding = settings.schema, settings.encoding
+    schema = settings.schema
+    encoding = settings.encoding
     assert schema is not None
     assert encoding is not None
     measured = encoding.measure([cells[name] for name in encoding.names])
@@ -129,7 +142,9 @@ def encoded(
     z, valid = encoding.encode(measured)
     if weight := settings.count_weight:
         z = np.concatenate([z, weight * valid[:, None].astype(np.float64)], axis=1)
-    labels = [map(label_of, schema.columns[name].labels(cells[name])) for name in settings.labels.values()]
+    labels = [
+        map(label_of, schema.columns[name].labels(cells[name])) for name in settings.labels.values()
+    ]
     return RowBlock(z, users, measured, list(zip(*labels, strict=True)))
 
 
@@ -176,9 +191,9 @@ def label_of(value: object) -> str:
         value: text, a Boolean, or a number, which is written the shortest way.
 
     Guarantees:
-        The text depends on nothing but the value, UTF-8 can hold it, and it has no line breaks or other
-        control characters: each is written as U+FFFD. Longer text ends with "…". Anything else is
-        empty.
+        The text depends on nothing but the value, UTF-8 can hold it, and it has no line breaks or
+        other control characters: each is written as U+FFFD. Longer text ends with "…". Anything
+        else is empty.
 
     >>> label_of("22 Nov"), label_of("a\\nb"), label_of(17), label_of(None), len(label_of(999 * "x"))
     ('22 Nov', 'a�b', '17', '', 256)
@@ -212,7 +227,8 @@ def open_reader(
     Args:
         source: where from.
         settings: which columns.
-        file_format: "csv", "jsonl" or "parquet"; None guesses by the file's name, else by its first byte.
+        file_format: "csv", "jsonl" or "parquet"; None guesses by the file's name, else by its first
+            byte.
         layout: of an earlier part of the same input.
         first_row: number of the first row in it.
 
@@ -228,7 +244,8 @@ def open_reader(
 
 @contextmanager
 def open_scored(source: Path, settings: Settings, layout: Layout) -> Iterator[Reader]:
-    """The rows of a file to score, of which only the numbers are read: whose they are changes no score.
+    """The rows of a file to score, of which only the numbers are read: whose they are changes no
+    score.
 
     Args:
         source: the file.
@@ -242,7 +259,9 @@ def open_scored(source: Path, settings: Settings, layout: Layout) -> Iterator[Re
     with open_table(source) as table:
         if {*wanted}.isdisjoint(table.names):  # lines of JSON may lack some
             got = f"got {shown_names(table.names)} in {source}"
-            raise InputError(f"columns to score must be {shown_names(wanted)}, as in the stream; {got}.")
+            raise InputError(
+                f"columns to score must be {shown_names(wanted)}, as in the stream; {got}."
+            )
         unlabelled = replace(settings, timestamp=None, row_id=None)
         yield Reader(table, unlabelled, replace(layout, user=None, labels=()))
 
@@ -261,25 +280,34 @@ class Reader:
         first_row: which row of the stream the input begins with.
 
     Raises:
-        InputError: no rows, a column is missing or of a type that holds nothing of its kind, or columns
-            differ from the rows before.
+        InputError: no rows, a column is missing or of a type that holds nothing of its kind, or
+            columns differ from the rows before.
     """
 
     def __init__(
-        self, table: TableReader, settings: Settings, layout: Layout | None = None, first_row: int = 1
+        self,
+        table: TableReader,
+        settings: Settings,
+        layout: Layout | None = None,
+        first_row: int = 1,
     ) -> None:
-        self._table, self._settings, self.first_row = table, settings, first_row
+        self._table = table
+        self._settings = settings
+        self.first_row = first_row
         named = table.names
         if settings.schema is not None and isinstance(table, JsonLinesTable):
             named = tuple(settings.schema.columns)  # an object may lack some
         self.layout = layout or chosen_layout(named, settings)
         cells = declared_cells(settings) if settings.schema is not None else self.layout.cells
         user = [] if self.layout.user is None else [self.layout.user]
-        # Of rows that are arrays the form of the first of the stream decides; else no cell may hold a list.
+        # Of rows that are arrays the form of the first of the stream decides; else no cell may hold
+        # a list.
         alone = settings.schema is None and len(cells) == 1
         begun = layout is None and alone and isinstance(table.first.get(cells[0]), list)
         listed = begun or self.layout.array is not None
-        table.select(list(dict.fromkeys([*cells, *self.layout.labels, *user])), cells if listed else ())
+        table.select(
+            list(dict.fromkeys([*cells, *self.layout.labels, *user])), cells if listed else ()
+        )
         first = table.read(1)
         if first is None and layout is None:
             raise InputError(_EMPTY)
@@ -287,10 +315,13 @@ class Reader:
             column = first.columns[cells[0]]
             if alone and is_list(column.type):
                 self.layout = array_layout(cells[0], int(list_lengths(column)[0]), settings)
-            elif settings.columns is None:  # which of them are numbers, private rows would have to tell
+            elif (
+                settings.columns is None
+            ):  # which of them are numbers, private rows would have to tell
                 raise InputError(
-                    "columns of numbers must be named (--columns A,B) or declared (--schema FILE, which "
-                    f"`fedmf schema` drafts); got none. The input has {shown_names(table.names)}."
+                    "columns of numbers must be named (--columns A,B) or declared (--schema FILE,"
+                    " which `fedmf schema` drafts); got none. The input has"
+                    f" {shown_names(table.names)}."
                 )
         self._first = None if first is None else self._block(first)
 
@@ -301,7 +332,8 @@ class Reader:
             InputError: the input breaks off.
         """
         if self._first is not None:
-            first, self._first = self._first, None
+            first = self._first
+            self._first = None
             return first
         batch = self._table.read(most)
         return None if batch is None else self._block(batch)
@@ -333,16 +365,23 @@ def batch_block(
     Raises:
         ValueError: a column of a type that holds nothing of its kind.
     """
-    columns, faults = batch.columns, set(batch.faults)
+    columns = batch.columns
+    faults = set(batch.faults)
     if users is None and layout.user is not None:
         users = ids(columns[layout.user], f"column {layout.user!r}").to_pylist()
-    nameless = frozenset(i for i, user in enumerate(users or ()) if user is None and i not in faults)
+    nameless = frozenset(
+        i for i, user in enumerate(users or ()) if user is None and i not in faults
+    )
     faults |= nameless
     if settings.encoding is not None:
-        cells = {name: cells_of(columns[name], f"column {name!r}") for name in declared_cells(settings)}
+        cells = {
+            name: cells_of(columns[name], f"column {name!r}") for name in declared_cells(settings)
+        }
         return replace(encoded(cells, users, faults, settings), nameless=nameless)
     if layout.array is not None:
-        values = lists_of_numbers(columns[layout.array], layout.dimension, f"column {layout.array!r}")
+        values = lists_of_numbers(
+            columns[layout.array], layout.dimension, f"column {layout.array!r}"
+        )
     else:
         of = [numbers(columns[name], f"column {name!r}") for name in layout.columns]
         values = np.column_stack([np.zeros((batch.rows, 0)), *of])
@@ -370,10 +409,12 @@ def chosen_layout(names: Sequence[str], settings: Settings) -> Layout:
         except ValueError as error:
             raise InputError(str(error)) from None
         return declared_layout(settings)
-    user, labels = settings.user_column, tuple(settings.labels.values())
+    user = settings.user_column
+    labels = tuple(settings.labels.values())
     others = [*([] if user is None else [user]), *labels]
     wanted = settings.columns or [name for name in names if name not in others]
-    asked, times = [*wanted, *others], Counter(names)
+    asked = [*wanted, *others]
+    times = Counter(names)
     for name in asked:
         if times[name] != 1:
             fault = "appears twice" if times[name] else "is missing"

@@ -31,7 +31,8 @@ from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position, Releases, StreamState, joined
 from fedmf.streaming.statement import costs_of
 
-#: Rows of a commit; and numbers of its rows, of what is computed at once, and of what a commit releases.
+#: Rows of a commit; and numbers of its rows, of what is computed at once, and of what a commit
+#: releases.
 _MOST_ROWS: Final = 4096
 _MOST_NUMBERS: Final = 1 << 20
 _LARGEST_EMISSION: Final = 1 << 18
@@ -52,11 +53,12 @@ class StreamRun:
         progress: called with (t, n) after each commit.
 
     Guarantees:
-        The releases equal, bit for bit, those of a `MomentStream` on the rows of each release, whatever
-        rows came together. With a public key this holds however often the process was killed and begun
-        again; with a secret one each process makes its steps with a key of its own, from random bits that
-        are durable before the first, so copies of a state directory add independent noise.
-        Each row of the input is dealt with once, and each release uses one row of noise.
+        The releases equal, bit for bit, those of a `MomentStream` on the rows of each release,
+        whatever rows came together. With a public key this holds however often the process was
+        killed and begun again; with a secret one each process makes its steps with a key of its
+        own, from random bits that are durable before the first, so copies of a state directory add
+        independent noise. Each row of the input is dealt with once, and each release uses one row
+        of noise.
     """
 
     def __init__(
@@ -65,15 +67,19 @@ class StreamRun:
         output: Output,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.plan, self.state, self.output = state.plan, state, output
+        self.plan = state.plan
+        self.state = state
+        self.output = output
         self._progress = progress or (lambda step, rounds: None)
         self.renderer = Renderer(self.plan, output.raw)
         self._server = state.server()
         self.users = state.ledger.histories
-        position, same = state.position, output.name == state.position.output
+        position = state.position
+        same = output.name == state.position.output
         if not (output.begin(position.written if same else 0) and same):
             position = replace(position, emitted=0, written=0)
-        self._emitted, self._written = position.emitted, position.written
+        self._emitted = position.emitted
+        self._written = position.written
         #: After the rows that were admitted, and after the last of them that is in a release.
         self.ahead = self._due = replace(position, output=output.name)
         #: Rows and labels that wait for their release; what is released and not committed yet.
@@ -103,7 +109,9 @@ class StreamRun:
 
     @property
     def waiting(self) -> int:
-        """Rows that were admitted and are in no release yet; with this process they are forgotten."""
+        """Rows that were admitted and are in no release yet; with this process they are
+        forgotten.
+        """
         return self._server.waiting
 
     @property
@@ -114,13 +122,17 @@ class StreamRun:
         return max(1, min(_MOST_ROWS, longest, plan.every * (_LARGEST_EMISSION // plan.width)))
 
     def feed(
-        self, reader: Reader, whole: bool = False, watch: Callable[[RowBlock, int], None] | None = None
+        self,
+        reader: Reader,
+        whole: bool = False,
+        watch: Callable[[RowBlock, int], None] | None = None,
     ) -> None:
         """Take the rows of an input that were not dealt with yet.
 
         Args:
             reader: at the first row of its input.
-            whole: whether the horizon was counted in the input, so that rows after it are dealt with too.
+            whole: whether the horizon was counted in the input, so that rows after it are dealt
+                with too.
             watch: called with rows before they are taken, and the number of the first of them.
 
         Raises:
@@ -130,12 +142,13 @@ class StreamRun:
         self.state.right.require()
         if reader.layout != self.plan.layout:
             raise InputError(
-                f"input must have rows as before, d = {self.plan.layout.dimension} and the same columns; "
-                f"got d = {reader.layout.dimension}."
+                f"input must have rows as before, d = {self.plan.layout.dimension} and the same"
+                f" columns; got d = {reader.layout.dimension}."
             )
         self._find_place(reader)
         while whole or not self.done:
-            most, every = self.most_rows, self.plan.every
+            most = self.most_rows
+            every = self.plan.every
             if watch is not None and every > 1:
                 most = min(most, every - self.waiting)  # so that the release before them is known
             if (block := reader.read(most)) is None:
@@ -162,17 +175,24 @@ class StreamRun:
         """
         with self._server.stepping():
             values, long = self._measured(block.values)
-            at, begun = 0, -1
+            at = 0
+            begun = -1
             while begun < at < len(block):
-                begun, (rows, at) = at, self._admit(block, at)
+                begun = at
+                rows, at = self._admit(block, at)
                 zeroed = [i for i in rows if i in block.faults]
-                values[zeroed], long[zeroed] = 0.0, False
+                values[zeroed] = 0.0
+                long[zeroed] = False
                 self._waiting.add(values[rows], block, rows)
                 if at > begun:
-                    whole = next((i for i in reversed(range(begun, at)) if i not in block.faults), None)
+                    whole = next(
+                        (i for i in reversed(range(begun, at)) if i not in block.faults), None
+                    )
                     if whole is not None:  # a row that was cut short may be whole the next time
                         here = self.ahead.row - (at - 1 - whole)
-                        self.ahead = replace(self.ahead, digest=self._digest(block, whole), digest_row=here)
+                        self.ahead = replace(
+                            self.ahead, digest=self._digest(block, whole), digest_row=here
+                        )
                     self.ahead = replace(
                         self.ahead,
                         clipped=self.ahead.clipped + int(long[rows].sum()),
@@ -212,16 +232,20 @@ class StreamRun:
         return statement
 
     def _find_place(self, reader: Reader) -> None:
-        """Pass over rows that were dealt with, and see that the last valid one is the one that was."""
-        place, first_row, passed = self.position, reader.first_row, 0
+        """Pass over rows that were dealt with, and see that the last valid one is the one that
+        was.
+        """
+        place = self.position
+        first_row = reader.first_row
+        passed = 0
         following = (
-            f"Append new rows to the earlier input and pass all of it, or pass rows {place.row + 1} and "
-            f"later with --from-row {place.row + 1}."
+            f"Append new rows to the earlier input and pass all of it, or pass rows {place.row + 1}"
+            f" and later with --from-row {place.row + 1}."
         )
         if first_row > place.row + 1:
             raise InputError(
-                f"row {place.row + 1} must come next; the input begins with row {first_row}. Rows after the "
-                f"last release are not stored. {following}"
+                f"row {place.row + 1} must come next; the input begins with row {first_row}. Rows"
+                f" after the last release are not stored. {following}"
             )
         if first_row <= place.digest_row:
             passed = reader.skip(place.digest_row - first_row)
@@ -229,21 +253,23 @@ class StreamRun:
                 passed += 1
                 if self._digest(last, 0) != place.digest:
                     raise InputError(
-                        f"the first {place.row} rows must be those that were dealt with before; got others. "
-                        f"{following}"
+                        f"the first {place.row} rows must be those that were dealt with before; got"
+                        f" others. {following}"
                     )
         passed += reader.skip(place.row + 1 - first_row - passed)
         if first_row + passed <= place.row:
             raise InputError(
-                f"input must have the {place.row} rows that were dealt with before; it ends with row "
-                f"{first_row + passed - 1}. {following}"
+                f"input must have the {place.row} rows that were dealt with before; it ends with"
+                f" row {first_row + passed - 1}. {following}"
             )
 
-    def _measured(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def _measured(
+        self, values: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Rows as they enter the stream, which clips them, and which were longer than ζ.
 
-        Next to a coordinate that counts rows, the numbers of a long row are scaled to ζ here: if the stream
-        clipped them together, less than one row would be counted.
+        Next to a coordinate that counts rows, the numbers of a long row are scaled to ζ here: if
+        the stream clipped them together, less than one row would be counted.
         """
         settings = self.plan.settings
         values = values.copy()
@@ -255,16 +281,20 @@ class StreamRun:
 
     def _unreadable(self, block: RowBlock, zeroed: Sequence[int]) -> Mapping[str, int]:
         """`Position.unreadable` with the zeroed rows of a block."""
-        before, users = self.ahead.unreadable, block.users
+        before = self.ahead.unreadable
+        users = block.users
         rows = [i for i in zeroed if users is None or users[i] is not None]
         found = np.isnan(block.measured[rows]).sum(axis=0).tolist()
         encoding = self.plan.settings.encoding
         columns = self.plan.layout.columns if encoding is None else encoding.owners
-        return {name: before.get(name, 0) + count for name, count in zip(columns, found, strict=True)}
+        return {
+            name: before.get(name, 0) + count for name, count in zip(columns, found, strict=True)
+        }
 
     def _admit(self, block: RowBlock, at: int) -> tuple[list[int], int]:
-        """(rows from a place on that take a step, where the block was left), up to the next release or the
-        horizon. The position moves past them; no value decides."""
+        """(rows from a place on that take a step, where the block was left), up to the next release
+        or the horizon. The position moves past them; no value decides.
+        """
         users = [None] * len(block) if block.users is None else block.users
         room = len(block) if self.plan.every == 1 else self.plan.every - self.waiting
         taken = self._server.admit(users, at, room)
@@ -280,19 +310,27 @@ class StreamRun:
 
     def _release(self) -> None:
         """Release the rows that wait; a release has the labels of its last row."""
-        plan, rows, end = self.plan, self._waiting.values(self.plan.layout.dimension), self.ahead.step
+        plan = self.plan
+        rows = self._waiting.values(self.plan.layout.dimension)
+        end = self.ahead.step
         if len(rows):
             if plan.every > 1:
-                numbers, t = self._numbers(rows, 1), np.array([end])
+                numbers = self._numbers(rows, 1)
+                t = np.array([end])
             else:
-                numbers, t = self._each(rows), np.arange(end - len(rows), end) + 1
-            self._ready.append(Releases(self.ahead.records, t, numbers, self._waiting.labels[-len(t) :]))
+                numbers = self._each(rows)
+                t = np.arange(end - len(rows), end) + 1
+            self._ready.append(
+                Releases(self.ahead.records, t, numbers, self._waiting.labels[-len(t) :])
+            )
             self.ahead = replace(self.ahead, records=self.ahead.records + len(t))
-        self._waiting, self._due = _Rows(), self.ahead
+        self._waiting = _Rows()
+        self._due = self.ahead
 
     def _each(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """The numbers of a release a row."""
-        numbers, room = np.empty((len(rows), self.plan.width)), max(1, _MOST_NUMBERS // self.plan.width)
+        numbers = np.empty((len(rows), self.plan.width))
+        room = max(1, _MOST_NUMBERS // self.plan.width)
         for low in range(0, len(rows), room):
             part = rows[low : low + room]
             numbers[low : low + room] = self._numbers(part, len(part))
@@ -304,7 +342,9 @@ class StreamRun:
         return np.concatenate([first.numpy(), second.numpy()], axis=1)
 
     def _commit(self, pushes: bytes = b"") -> None:
-        """First the output of earlier commits is made durable, then this one, then its output is written."""
+        """First the output of earlier commits is made durable, then this one, then its output is
+        written.
+        """
         self._written = self.output.flush()
         self._due = replace(self._due, emitted=self._emitted, written=self._written)
         releases = joined(self._ready, self._due.records, self.plan.width)
@@ -314,13 +354,17 @@ class StreamRun:
         self._progress(self._due.step, self.plan.rounds)
 
     def _emit_missing(self, fresh: Releases | None = None) -> None:
-        """Write the committed releases that the output lacks; `fresh` are the last of them, if at hand."""
+        """Write the committed releases that the output lacks; `fresh` are the last of them, if at
+        hand.
+        """
         records = self.position.records
         self._latest = joined([], records, self.plan.width) if fresh is None else fresh
         if fresh is not None and len(fresh) == records - self._emitted:
             self.output.write(self.renderer, fresh)
             self._emitted = records
-        room = max(1, _LARGEST_EMISSION // (self.plan.width + _LABEL * len(self.plan.layout.labels)))
+        room = max(
+            1, _LARGEST_EMISSION // (self.plan.width + _LABEL * len(self.plan.layout.labels))
+        )
         while self._emitted < records:
             stop = min(records, self._emitted + room)
             self.output.write(self.renderer, self.state.releases(self._emitted, stop))
@@ -376,11 +420,12 @@ def open_run(
         first_row: which row of the stream the input begins with.
         progress: called with (t, n) after each commit.
         remembered: whether this machine keeps a record of the stream outside its directory.
-        raw: whether each release also contains its weighted sums and the covariance before projection.
+        raw: whether each release also contains its weighted sums and the covariance before
+            projection.
 
     Raises:
-        LedgerError: the directory belongs to other settings, to something else, is in use, or is behind what
-            this machine has seen of its stream.
+        LedgerError: the directory belongs to other settings, to something else, is in use, or is
+            behind what this machine has seen of its stream.
         ValueError: settings, input or output are unfit.
     """
     directory = Path(directory)
@@ -424,13 +469,13 @@ def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator
             state = kept.enter_context(_continued(directory, settings))
             if state.position.output not in ("", Output.name):
                 raise LedgerError(
-                    f"the stream in {directory} must have been begun by pushing rows; it was begun by `fedmf "
-                    "stream` and continues with that command."
+                    f"the stream in {directory} must have been begun by pushing rows; it was begun"
+                    " by `fedmf stream` and continues with that command."
                 )
             if state.plan.layout != layout:
                 raise LedgerError(
-                    f"d (dimension) must be {state.plan.layout.dimension} with the same columns as when the "
-                    f"stream in {directory} began; got {layout.dimension}."
+                    f"d (dimension) must be {state.plan.layout.dimension} with the same columns as"
+                    f" when the stream in {directory} began; got {layout.dimension}."
                 )
         else:
             state = kept.enter_context(_begun(directory, settings, layout, settings.rounds or 0))
@@ -438,16 +483,19 @@ def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator
 
 
 def account_stream(directory: str | Path) -> PrivacyStatement:
-    """The privacy statement of the stream in a state directory, computed again from what was committed.
+    """The privacy statement of the stream in a state directory, computed again from what was
+    committed.
 
     Raises:
-        LedgerError, ValueError: not a state directory, damaged or altered, or in use by another process.
+        LedgerError, ValueError: not a state directory, damaged or altered, or in use by another
+            process.
     """
     return stream_costs(directory).statement
 
 
 def stream_costs(directory: str | Path) -> Costs:
-    """The privacy cost of a stream for each of its users, for composition with other streams and runs.
+    """The privacy cost of a stream for each of its users, for composition with other streams and
+    runs.
 
     Raises:
         LedgerError, ValueError: as for `account_stream`.
@@ -461,8 +509,9 @@ def _begun(
 ) -> StreamState:
     if settings.release_every > 1 and settings.release_every * layout.dimension > _LARGEST_BLOCK:
         raise ValueError(
-            f"R (release every) must be at most {_LARGEST_BLOCK // layout.dimension} for d = "
-            f"{layout.dimension}, as rows are held until they are released; got {settings.release_every}."
+            f"R (release every) must be at most {_LARGEST_BLOCK // layout.dimension} for d ="
+            f" {layout.dimension}, as rows are held until they are released; got"
+            f" {settings.release_every}."
         )
     plan = StreamPlan.of(settings, layout, rounds)
     key = NoiseKey.from_os() if settings.seed is None else NoiseKey.from_seed(settings.seed)
@@ -471,15 +520,16 @@ def _begun(
 
 def _continued(directory: Path, settings: Settings) -> StreamState:
     state = StreamState.open(directory)
-    before, now = state.plan.settings.to_dict(), settings.to_dict()
+    before = state.plan.settings.to_dict()
+    now = settings.to_dict()
     for name, value in before.items():
         if now[name] != value:
             state.close()
             said = "as it was" if name == "schema" else f"{value!r} as"
             got = "another one" if name == "schema" else repr(now[name])
             raise LedgerError(
-                f"{name} must be {said} when the stream in {directory} began; got {got}. Give the same "
-                "settings, or another --state-dir for another stream."
+                f"{name} must be {said} when the stream in {directory} began; got {got}. Give the"
+                " same settings, or another --state-dir for another stream."
             )
     return state
 
@@ -487,7 +537,8 @@ def _continued(directory: Path, settings: Settings) -> StreamState:
 def _counted(source: Path | None, settings: Settings, file_format: str | None) -> int:
     """How many rows will count, which depends on ids and order alone."""
     assert source is not None
-    user, step = settings.user_column, 0
+    user = settings.user_column
+    step = 0
     users = Histories(Participation(LARGEST_HORIZON, *settings.contract(LARGEST_HORIZON)))
     with open_table(source, file_format) as table:
         if user is None:

@@ -19,7 +19,8 @@ from fedmf.values import check_whole
 #: A mechanism that is chosen by its error.
 AUTO: Final = "auto"
 
-#: Ways to make both moments private, by the name of the option; their papers' names are those of `METHODS`.
+#: Ways to make both moments private, by the name of the option; their papers' names are those of
+#: `METHODS`.
 METHOD_NAMES: Final[Mapping[str, str]] = {
     "joint": "jme",
     "independent": "ime",
@@ -31,7 +32,8 @@ METHOD_NAMES: Final[Mapping[str, str]] = {
 COUNT: Final = "valid rows"
 
 #: Clip norms whose squares, and noise in units of them, are far from overflow and underflow.
-_SHORTEST, _LONGEST = 1e-100, 1e100
+_SHORTEST = 1e-100
+_LONGEST = 1e100
 
 
 @dataclass(frozen=True)
@@ -41,39 +43,41 @@ class Settings:
     Args:
         epsilon: ε.
         delta: δ.
-        clip_norm: ζ, in 1e-100..1e100; with a schema by default the largest norm that its bounds allow.
+        clip_norm: ζ, in 1e-100..1e100; with a schema by default the largest norm that its bounds
+            allow.
         rounds: n, the largest number of rows that count; None: counted in the input.
-        user_column: name of the column of user ids; None: that of the schema, or every row is a different
-            user.
+        user_column: name of the column of user ids; None: that of the schema, or every row is a
+            different user.
         max_participations: k, the largest number of rows of one user that count.
-        min_separation: b, the smallest number of steps between two rows of one user; None for n with k = 1,
-            else 1. With R rows per release, at most ⌈R/b⌉ of a user's rows are in one.
+        min_separation: b, the smallest number of steps between two rows of one user; None for n
+            with k = 1, else 1. With R rows per release, at most ⌈R/b⌉ of a user's rows are in one.
         workloads: A₁ and A₂ by name, or one for both; over releases, each of R rows.
         method: a name of `METHOD_NAMES`.
         mechanisms: C₁ and C₂, or one for both: names of mechanisms, "auto" for the best one, or
             factorizations as objects, with a round for each release.
-        objective: the error that named mechanisms minimise, as `Objective.parse` reads it; None for the
-            error of running averages relative to a single release of the same rows, later ones counting
-            more, and for the RMSE of other workloads.
+        objective: the error that named mechanisms minimise, as `Objective.parse` reads it; None for
+            the error of running averages relative to a single release of the same rows, later ones
+            counting more, and for the RMSE of other workloads.
         bands: p, for mechanisms that take it.
         params: other parameters of mechanisms.
         second_moment: a name of `fedmf.moments.SECOND_MOMENTS`, or the sizes of blocks, "2,3".
-        weight: how the method divides noise between the moments, λ of the joint one say; None for its
-            default; for the joint one also what the last release is to tell, a name of
+        weight: how the method divides noise between the moments, λ of the joint one say; None for
+            its default; for the joint one also what the last release is to tell, a name of
             `fedmf.moments.AIMS`: "mean", "covariance" or "density".
         adjacency: "zero-out" or "replace-one".
-        columns: names of the numbers, and with a schema of categories; None for all of a schema, and for rows
-            that are arrays. Other rows must name them, as only private cells would tell which are numbers.
-        release_every: R; after R, 2R, … and n rows there is a release, of the sums of the rows before it.
-            Noise is drawn for releases alone.
+        columns: names of the numbers, and with a schema of categories; None for all of a schema,
+            and for rows that are arrays. Other rows must name them, as only private cells would
+            tell which are numbers.
+        release_every: R; after R, 2R, … and n rows there is a release, of the sums of the rows
+            before it. Noise is drawn for releases alone.
         seed: for a public key; None for one from the operating system.
-        timestamp: name of a column of times, declared public: the text of the last row of a release is
-            released with it, without noise.
+        timestamp: name of a column of times, declared public: the text of the last row of a release
+            is released with it, without noise.
         row_id: name of a column of ids of rows, declared public, likewise.
-        keep_releases: whether all released integers are kept in the folder released of the state directory,
-            so that anyone can check the statement.
-        schema: what the columns may hold; rows are encoded by it, and releases are in its units. None for
-            numbers as they are.
+        keep_releases: whether all released integers are kept in the folder released of the state
+            directory, so that anyone can check the statement.
+        schema: what the columns may hold; rows are encoded by it, and releases are in its units.
+            None for numbers as they are.
 
     Raises:
         ValueError: a value out of its range.
@@ -109,7 +113,9 @@ class Settings:
         if self.encoding is not None and math.isnan(self.clip_norm):
             object.__setattr__(self, "clip_norm", self.encoding.norm_bound)
         if self.method not in METHOD_NAMES:
-            raise ValueError(f"method must be one of {', '.join(METHOD_NAMES)}; got {self.method!r}.")
+            raise ValueError(
+                f"method must be one of {', '.join(METHOD_NAMES)}; got {self.method!r}."
+            )
         if isinstance(self.weight, str) and (self.weight not in AIMS or self.method != "joint"):
             raise ValueError(
                 f"weight must be a number, or for joint {', '.join(AIMS)}; got {self.weight!r} for "
@@ -119,18 +125,19 @@ class Settings:
         self.moment_method.check(len(self.mechanisms), number)
         if not 1 <= len(self.workloads) <= 2:
             raise ValueError(
-                f"workload must be given once, or twice for the two moments; got {len(self.workloads)}."
+                "workload must be given once, or twice for the two moments; got"
+                f" {len(self.workloads)}."
             )
         if not _SHORTEST <= self.clip_norm <= _LONGEST:
             raise ValueError(
-                f"zeta (clip norm) must lie in {_SHORTEST}..{_LONGEST}, and be given without a schema; got "
-                f"{self.clip_norm}. Its square is the scale of second moments."
+                f"zeta (clip norm) must lie in {_SHORTEST}..{_LONGEST}, and be given without a"
+                f" schema; got {self.clip_norm}. Its square is the scale of second moments."
             )
         check_whole("R (release every)", self.release_every)
         if self.release_every > 1 and not self.moment_method.second_noise:
             raise ValueError(
-                f"R (release every) must be 1 for method {self.method}, which squares private rows; got "
-                f"{self.release_every}."
+                f"R (release every) must be 1 for method {self.method}, which squares private rows;"
+                f" got {self.release_every}."
             )
         if self.rounds is not None:
             check_whole("n (rounds)", self.rounds, most=LARGEST_HORIZON)
@@ -139,8 +146,8 @@ class Settings:
             check_whole("b (min_separation)", self.min_separation)
         if self.user_column is None and (self.max_participations, self.min_separation) != (1, None):
             raise ValueError(
-                "k (max_participations) and b (min_separation) need a user column: without one, every row "
-                "is a different user; got none."
+                "k (max_participations) and b (min_separation) need a user column: without one,"
+                " every row is a different user; got none."
             )
         self._check_labels()
         if self.schema is not None:
@@ -150,14 +157,17 @@ class Settings:
         if self.user_column != schema.user:
             declared = "no column of users" if schema.user is None else f"column {schema.user!r}"
             raise ValueError(
-                f"user_column must be as in the schema, which declares {declared}; got {self.user_column!r}."
+                f"user_column must be as in the schema, which declares {declared}; got"
+                f" {self.user_column!r}."
             )
         for name, column in self.labels.items():
             if not isinstance(schema.columns.get(column), Time):
                 schema.column(column, Text, f"{name} (column)")
         names = self.coordinates or ()
         if len(set(names)) < len(names):
-            raise ValueError(f"coordinates must have different names; got {', '.join(names)[:200]}.")
+            raise ValueError(
+                f"coordinates must have different names; got {', '.join(names)[:200]}."
+            )
         if schema.encoding(self.columns).counts and self.second_moment not in ("full", "diagonal"):
             raise ValueError(
                 "second moment must be full or diagonal where valid rows are counted; got "
@@ -169,12 +179,17 @@ class Settings:
             if not column:
                 raise ValueError(f"{name} (column) must have a name; got an empty one.")
             if column == self.user_column or column in (self.columns or ()):
-                other = "that of the user ids" if column == self.user_column else "one of the numbers"
+                other = (
+                    "that of the user ids" if column == self.user_column else "one of the numbers"
+                )
                 raise ValueError(
-                    f"{name} (column) must not be {other}; got {column!r}. It is released without noise."
+                    f"{name} (column) must not be {other}; got {column!r}. It is released without"
+                    " noise."
                 )
         if len(set(self.labels.values())) < len(self.labels):
-            raise ValueError(f"row_id (column) must not be the timestamp's; got {self.row_id!r} for both.")
+            raise ValueError(
+                f"row_id (column) must not be the timestamp's; got {self.row_id!r} for both."
+            )
 
     @property
     def moment_method(self) -> MomentMethod:
@@ -200,30 +215,41 @@ class Settings:
         """
         encoding = self.encoding
         counts = encoding is not None and encoding.counts
-        return self.clip_norm * len(encoding.coordinates) ** -0.25 if encoding is not None and counts else 0.0
+        return (
+            self.clip_norm * len(encoding.coordinates) ** -0.25
+            if encoding is not None and counts
+            else 0.0
+        )
 
     @property
     def vector_norm(self) -> float:
         """√(ζ² + c²), which no row exceeds with the coordinate that counts it."""
-        return math.hypot(self.clip_norm, self.count_weight) if self.count_weight else self.clip_norm
+        return (
+            math.hypot(self.clip_norm, self.count_weight) if self.count_weight else self.clip_norm
+        )
 
     @cached_property
     def coordinates(self) -> tuple[str, ...] | None:
-        """Names of the coordinates of a row, that which counts it last; None where the input tells them."""
+        """Names of the coordinates of a row, that which counts it last; None where the input tells
+        them.
+        """
         if self.encoding is None:
             return self.columns
         return (*self.encoding.coordinates, *([COUNT] if self.count_weight else []))
 
     def contract(self, rounds: int) -> tuple[int, int]:
         """(k, b) over so many rows, of which no user has more than fit."""
-        k, b = self.max_participations, self.min_separation
+        k = self.max_participations
+        b = self.min_separation
         apart = min((rounds if k == 1 else 1) if b is None else b, rounds)
         return min(k, most_participations(rounds, apart)), apart
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict with every digit of coefficients that were given."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        given = [choice if isinstance(choice, str) else choice.to_dict() for choice in self.mechanisms]
+        given = [
+            choice if isinstance(choice, str) else choice.to_dict() for choice in self.mechanisms
+        ]
         schema = None if self.schema is None else self.schema.to_dict()
         return {**fields, "mechanisms": given, "params": dict(self.params), "schema": schema}
 
@@ -231,7 +257,8 @@ class Settings:
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
         """What `to_dict` wrote."""
         fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in description.items()
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in description.items()
         }
         fields["mechanisms"] = tuple(
             choice if isinstance(choice, str) else factorization_from_dict(choice)

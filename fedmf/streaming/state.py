@@ -1,13 +1,14 @@
 """The state directory of a private stream: what it needs to continue after any interruption.
 
     noise.key        the key, mode 0600
-    stream.sqlite    the plan, openings, and for each block of steps its users, position and releases
-    released/        the released integers, where they are kept
-    statement.*      the operator's privacy statement: .json for programs, .txt for people
-    operator.json    counts for the operator, not to be published
+    stream.sqlite    the plan, openings, and for each block of steps its users, position and
+    releases released/        the released integers, where they are kept statement.*      the
+    operator's privacy statement: .json for programs, .txt for people operator.json    counts for
+    the operator, not to be published
 
-A block of steps is one commit of the ledger, which moves the position past its rows and has its releases;
-only then does the output get them. Rows between two releases are committed with the later one.
+A block of steps is one commit of the ledger, which moves the position past its rows and has its
+releases; only then does the output get them. Rows between two releases are committed with the later
+one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from fedmf.noise.key import NoiseKey
 from fedmf.release.private_stream import StreamServer
 from fedmf.streaming.plan import StreamPlan
 
-KEY, LEDGER = "noise.key", "stream.sqlite"
+KEY = "noise.key"
+LEDGER = "stream.sqlite"
 OPERATOR: Final = "operator.json"
 _DIGEST: Final = 16
 _RECORD: Final = 2 * _DIGEST
@@ -47,8 +49,8 @@ class Releases:
         first: number of the first among all of the stream, from 0.
         t: how many rows each is of, shape (releases,).
         numbers: first and packed second moments, shape (releases, width).
-        labels: for each the texts of the last of its rows, in the order of `Settings.labels`; empty for a
-            stream without labels.
+        labels: for each the texts of the last of its rows, in the order of `Settings.labels`; empty
+            for a stream without labels.
     """
 
     first: int
@@ -88,7 +90,8 @@ class Position:
         beyond_k: rows of users who had given k.
         within_b: rows that came less than b steps after another one of their user.
         nameless: rows with a user column and no user id in it, which took a step as invalid rows.
-        unreadable: in how many other zeroed rows the cell of each column is missing or cannot be read.
+        unreadable: in how many other zeroed rows the cell of each column is missing or cannot be
+            read.
     """
 
     step: int = 0
@@ -110,7 +113,11 @@ class Position:
         """What only the operator may see."""
         names = ("clipped", "zeroed", "beyond_k", "within_b")
         columns = {f"unreadable {name}": count for name, count in self.unreadable.items() if count}
-        return {"rows": self.row, "steps": self.step, **{n: getattr(self, n) for n in names}} | columns
+        return {
+            "rows": self.row,
+            "steps": self.step,
+            **{n: getattr(self, n) for n in names},
+        } | columns
 
 
 class StreamState:
@@ -121,18 +128,23 @@ class StreamState:
     Attributes:
         directory: its path.
         key: of the noise.
-        ledger: what was committed, and who took part when: a step is recorded there before it is committed.
+        ledger: what was committed, and who took part when: a step is recorded there before it is
+            committed.
         plan: of the stream.
         position: after the last commit.
 
     Guarantees:
-        A directory either holds a whole state or none. `commit` takes effect whole or not at all, whatever
-        stops the process or the machine, and what returned from it is durable. One that failed ends this
-        opening (`ReleaseRight`); opening the state again tells whether it took effect.
+        A directory either holds a whole state or none. `commit` takes effect whole or not at all,
+        whatever stops the process or the machine, and what returned from it is durable. One that
+        failed ends this opening (`ReleaseRight`); opening the state again tells whether it took
+        effect.
     """
 
     def __init__(self, directory: Path, key: NoiseKey, ledger: Ledger) -> None:
-        self.directory, self.key, self.ledger, self.right = directory, key, ledger, ledger.right
+        self.directory = directory
+        self.key = key
+        self.ledger = ledger
+        self.right = ledger.right
         with rebuilding(f"stream state {directory}", LedgerError):
             self.plan = StreamPlan.from_dict(ledger.header["plan"])
             self.position = Position(**ledger.about.get("position", {}))
@@ -155,7 +167,9 @@ class StreamState:
 
         def fill(folder: Path) -> None:
             save_key(folder / KEY, key)
-            Ledger.create(folder / LEDGER, plan.participation, {"plan": plan.to_dict()}, key, steps=True)
+            Ledger.create(
+                folder / LEDGER, plan.participation, {"plan": plan.to_dict()}, key, steps=True
+            )
             if plan.settings.keep_releases:
                 create_folder(folder / FOLDER, plan.public(), {})
 
@@ -167,8 +181,8 @@ class StreamState:
         """Open the directory of a stream that was begun.
 
         Raises:
-            LedgerError, ValueError: not a state directory, damaged, held by another process, or behind what
-                was released.
+            LedgerError, ValueError: not a state directory, damaged, held by another process, or
+                behind what was released.
         """
         path = path.absolute()
         if not cls.exists(path):
@@ -249,21 +263,25 @@ class StreamState:
                 break
             wanted = slice(max(0, start - first), stop - first)
             labels = [tuple(row) for row in commit.about["labels"]]
-            parts.append(Releases(0, np.array(commit.about["t"])[wanted], block[wanted], labels[wanted]))
+            parts.append(
+                Releases(0, np.array(commit.about["t"])[wanted], block[wanted], labels[wanted])
+            )
         found = joined(parts, stop, self.plan.width)
         if found.first != start and start < stop:
             raise LedgerError(f"{self.directory} must hold {stop} releases; it holds fewer.")
         return found
 
     def write_counts(self) -> None:
-        """Write how many rows were clipped, zeroed and left out, which depends on data: for the operator."""
+        """Write how many rows were clipped, zeroed and left out, which depends on data: for the
+        operator.
+        """
         counts = json.dumps(self.position.counts(), indent=2) + "\n"
         write_durably(self.directory / OPERATOR, counts.encode())
 
 
 class Pushes:
-    """Which rows were pushed: for each step the keyed digest of its row's key (zeros without one), and one of
-    step, key and contents. They are committed with their steps.
+    """Which rows were pushed: for each step the keyed digest of its row's key (zeros without one),
+    and one of step, key and contents. They are committed with their steps.
 
     Args:
         state: of the stream.
@@ -284,12 +302,15 @@ class Pushes:
     def place(
         self, step: int, keys: Sequence[str | None], contents: Sequence[bytes]
     ) -> tuple[list[int], list[int]]:
-        """The step of each of some rows, and which of them are new: they take the steps after `step`.
+        """The step of each of some rows, and which of them are new: they take the steps after
+        `step`.
 
         Raises:
             ValueError: a key that another row had, or that comes twice.
         """
-        steps, fresh, met = list[int](), list[int](), set[bytes]()
+        steps = list[int]()
+        fresh = list[int]()
+        met = set[bytes]()
         for i, key in enumerate(keys):
             digest = self._digest(key)
             before = self._steps.get(digest)
@@ -297,12 +318,14 @@ class Pushes:
                 record = bytes(self._records[_RECORD * (before - 1) : _RECORD * before])
                 if record != self.record(before, key, contents[i]):
                     raise ValueError(
-                        f"key (of the row) must be new for a new row; got {key!r}, the key of step {before} "
-                        "with another row or user."
+                        f"key (of the row) must be new for a new row; got {key!r}, the key of step"
+                        f" {before} with another row or user."
                     )
             else:
                 if key is not None and digest in met:
-                    raise ValueError(f"key (of the row) must be new for a new row; got {key!r} twice.")
+                    raise ValueError(
+                        f"key (of the row) must be new for a new row; got {key!r} twice."
+                    )
                 met.add(digest)
                 fresh.append(i)
                 before = step + len(fresh)

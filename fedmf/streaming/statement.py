@@ -21,57 +21,71 @@ from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.state import StreamState
 
 NOT_COVERED: Final = (
-    "participation: the noise does not hide the number and order of the rows, who the users are, or in which "
-    "steps they took part; the guarantee does not cover publishing user ids or the state directory",
-    "choices made after looking at the data, such as clip norm, columns or scaling; and further runs on the "
-    "same users, each of which releases more about them than this epsilon counts",
-    "the time at which the stream was stopped, if the content of rows determined it; a truncated input; the "
-    "operator's counts (operator.json)",
-    "two copies of the state directory or of the running process that both continued: their releases "
-    "together",
+    (
+        "participation: the noise does not hide the number and order of the rows, who the users"
+        " are, or in which steps they took part; the guarantee does not cover publishing user ids"
+        " or the state directory"
+    ),
+    (
+        "choices made after looking at the data, such as clip norm, columns or scaling; and further"
+        " runs on the same users, each of which releases more about them than this epsilon counts"
+    ),
+    (
+        "the time at which the stream was stopped, if the content of rows determined it; a"
+        " truncated input; the operator's counts (operator.json)"
+    ),
+    (
+        "two copies of the state directory or of the running process that both continued: their"
+        " releases together"
+    ),
     *ALWAYS_NOT_COVERED,
     SPENT_NOT_COVERED,
 )
 SECRETS: Final = (
-    "the noise key (noise.key) and all its backups, even after the stream has ended: anyone who has the key "
-    "can subtract the noise",
-    "the rest of the state directory (stream.sqlite, operator.json): it contains past noise, who took part "
-    "in which step, and exact counts",
+    (
+        "the noise key (noise.key) and all its backups, even after the stream has ended: anyone who"
+        " has the key can subtract the noise"
+    ),
+    (
+        "the rest of the state directory (stream.sqlite, operator.json): it contains past noise,"
+        " who took part in which step, and exact counts"
+    ),
     "the input, and all copies and logs of its rows, which are not protected",
 )
 _EACH_ANOTHER: Final = (
-    "every row belongs to a different person: no user column was given, and a person with several rows is "
-    "protected less, only for each row separately"
+    "every row belongs to a different person: no user column was given, and a person with several"
+    " rows is protected less, only for each row separately"
 )
 _IDS: Final = UNITS["user"].distinct
 _READABLE_IDS: Final = (
-    "the user of every row can be read: a row with an unreadable user belongs to no user, and counts as "
-    "zeros in its step"
+    "the user of every row can be read: a row with an unreadable user belongs to no user, and"
+    " counts as zeros in its step"
 )
 _PUBLIC_LAYOUT: Final = (
-    "the names and number of columns are public: they come from the header of the input (of JSON lines the "
-    "form of the first row), or from the program that pushes rows"
+    "the names and number of columns are public: they come from the header of the input (of JSON"
+    " lines the form of the first row), or from the program that pushes rows"
 )
 _PUBLIC_LABELS: Final = (
-    "{labels} of every row, and whether it can be read, was declared public and does not depend on the "
-    "protected values"
+    "{labels} of every row, and whether it can be read, was declared public and does not depend on"
+    " the protected values"
 )
 _LABELS: Final = (
-    "information in {labels} of a row: it was declared public and is released with the row without noise. "
-    "A row that cannot be split into columns has none, which is visible"
+    "information in {labels} of a row: it was declared public and is released with the row without"
+    " noise. A row that cannot be split into columns has none, which is visible"
 )
 _BESIDE: Final = "published with each release, without noise"
 _PUBLIC_ROWS: Final = (
-    "the horizon (the number of steps) was counted from the input: the number of its rows that count, which "
-    "depends on their order and their users, is public"
+    "the horizon (the number of steps) was counted from the input: the number of its rows that"
+    " count, which depends on their order and their users, is public"
 )
 
 
 def costs_of(state: StreamState) -> Costs:
-    """What a stream guarantees, in the fields of `run_statement`, and what it cost each of its users.
+    """What a stream guarantees, in the fields of `run_statement`, and what it cost each of its
+    users.
 
-    A user's μ is for the worst steps of as many as it took part in, as far apart as any two. Without a
-    user column it is all that is allowed. Nothing here depends on rows' values.
+    A user's μ is for the worst steps of as many as it took part in, as far apart as any two.
+    Without a user column it is all that is allowed. Nothing here depends on rows' values.
 
     Args:
         state: of the stream; what was committed counts.
@@ -82,17 +96,23 @@ def costs_of(state: StreamState) -> Costs:
     Guarantees:
         epsilon_spent ≤ epsilon.
     """
-    plan, key = state.plan, state.key
-    made, settings = plan.mechanism, plan.settings
-    sigma, told = plan.noise_multiplier, settings.user_column is not None
+    plan = state.plan
+    key = state.key
+    made = plan.mechanism
+    settings = plan.settings
+    sigma = plan.noise_multiplier
+    told = settings.user_column is not None
     planned = certified_epsilon(sigma, settings.delta, settings.epsilon)
     times, keys = state.ledger.participations()
-    apart, counts = np.diff(times)[np.diff(keys) == 0], np.bincount(keys)
+    apart = np.diff(times)[np.diff(keys) == 0]
+    counts = np.bincount(keys)
     separation = int(apart.min()) if apart.size else None
     spent = Spent([], np.array([gaussian_mu(sigma)]))
     if told:
         sizes, of = np.unique(counts, return_inverse=True)
-        mu = np.array([gaussian_mu(plan.multiplier_under(size, separation)) for size in sizes.tolist()])
+        mu = np.array(
+            [gaussian_mu(plan.multiplier_under(size, separation)) for size in sizes.tolist()]
+        )
         spent = Spent(state.ledger.histories.names[: len(counts)], mu[of])
     second = {
         "moment": settings.second_moment,

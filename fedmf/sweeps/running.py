@@ -1,4 +1,6 @@
-"""Carrying a sweep out: tuning runs first, then each cell's reported runs with the values it chose."""
+"""Carrying a sweep out: tuning runs first, then each cell's reported runs with the values it
+chose.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ def run_sweep(
         processes: number of concurrent runs; with 1, they run in this process.
         threads: number of threads of each process.
         keep_runs: whether to keep run directories; otherwise only metrics and statements are kept.
-        on_run: called with the numbers of finished runs and of all runs, and a line about a failed run.
+        on_run: called with the numbers of finished runs and of all runs, and a line about a failed
+            run.
 
     Raises:
         ConfigError: the place cannot be used.
@@ -81,7 +84,8 @@ def _folder(path: Path) -> Path:
     try:
         if path.is_dir() and any(path.iterdir()) and not (path / "finished").is_dir():
             raise ConfigError(
-                f"directory of the sweep {path} must be new or contain a sweep; it contains other files."
+                f"directory of the sweep {path} must be new or contain a sweep; it contains other"
+                " files."
             )
         for name in ("", "finished", "runs"):
             (path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,9 +98,16 @@ def _folder(path: Path) -> Path:
 class _Work:
     """Requested runs, the records of finished ones, and why others failed."""
 
-    def __init__(self, sweep: Sweep, folder: Path, keep: bool, tell: Callable[[int, int, str], None]) -> None:
-        self.sweep, self._folder, self._keep, self._tell = sweep, folder, keep, tell
-        self._asked: dict[str, tuple[str, Mapping[str, Scalar]]] = {}  # what people call it, and its keys
+    def __init__(
+        self, sweep: Sweep, folder: Path, keep: bool, tell: Callable[[int, int, str], None]
+    ) -> None:
+        self.sweep = sweep
+        self._folder = folder
+        self._keep = keep
+        self._tell = tell
+        self._asked: dict[
+            str, tuple[str, Mapping[str, Scalar]]
+        ] = {}  # what people call it, and its keys
         self._rows: list[dict[str, Any]] = []
         self.kept: dict[str, dict[str, Any]] = {}
         self.errors: dict[str, str] = {}
@@ -107,13 +118,19 @@ class _Work:
             planned = self.sweep.planned(cell, tuned, seed)
             values = self.sweep.tuned_of(cell, tuned)
             keys = {"variant": cell.variant, **dict(cell.point), **values}
-            self._rows.append({"cell": str(cell), **keys, "part": part, "seed": seed, "run": planned.digest})
+            self._rows.append(
+                {"cell": str(cell), **keys, "part": part, "seed": seed, "run": planned.digest}
+            )
             called = ", ".join(filter(None, (str(cell), described(values), f"seed {seed}")))
             self._asked.setdefault(planned.digest, (called, planned.keys))
 
     def carry_out(self) -> None:
         """Run everything to its end."""
-        left = [digest for digest in self._asked if digest not in self.kept and digest not in self.errors]
+        left = [
+            digest
+            for digest in self._asked
+            if digest not in self.kept and digest not in self.errors
+        ]
         jobs = (
             delayed(_attempt)(digest, *self._asked[digest], self._folder, self._keep, os.getpid())
             for digest in left
@@ -131,9 +148,12 @@ class _Work:
             self._tell(len(self.kept) + len(self.errors), len(self.sweep.promises), failed)
 
     def _column(self, digest: str) -> MetricColumn:
-        columns, name = self.kept[digest]["columns"], self.sweep.metric
+        columns = self.kept[digest]["columns"]
+        name = self.sweep.metric
         if name and name not in columns:
-            raise ConfigError(f"metric (of the sweep) must be one of {', '.join(columns)}; got {name!r}.")
+            raise ConfigError(
+                f"metric (of the sweep) must be one of {', '.join(columns)}; got {name!r}."
+            )
         return MetricColumn(**columns[name or next(iter(columns))])
 
     @property
@@ -143,7 +163,8 @@ class _Work:
 
     def _value(self, digest: str) -> float:
         """The metric at the end of a run: NaN if it failed."""
-        rows, column = self.kept.get(digest, {}).get("metrics", []), self.metric.column
+        rows = self.kept.get(digest, {}).get("metrics", [])
+        column = self.metric.column
         values = [row[column] for row in rows if row.get(column) is not None]
         return fmean(values[-self.sweep.last :]) if values else math.nan
 
@@ -152,10 +173,15 @@ class _Work:
         return pd.DataFrame([{**row, "value": self._value(row["run"])} for row in self._rows])
 
     def chosen(self, cell: Cell) -> Mapping[str, Scalar]:
-        """The candidate of the best mean over tuning seeds, the first of equal ones or where all failed."""
-        sign, best = 1.0 if self.metric.higher_is_better else -1.0, (-math.inf, self.sweep.candidates[0])
+        """The candidate of the best mean over tuning seeds, the first of equal ones or where all
+        failed.
+        """
+        sign = 1.0 if self.metric.higher_is_better else -1.0
+        best = (-math.inf, self.sweep.candidates[0])
         for tuned in self.sweep.candidates:
-            digests = [self.sweep.planned(cell, tuned, seed).digest for seed in self.sweep.tuning_seeds]
+            digests = [
+                self.sweep.planned(cell, tuned, seed).digest for seed in self.sweep.tuning_seeds
+            ]
             score = sign * fmean(map(self._value, digests)) if digests else math.nan
             best = (score, tuned) if score > best[0] else best
         return best[1]
@@ -169,15 +195,20 @@ def _finished(folder: Path, digest: str) -> Path:
 def _attempt(
     digest: str, called: str, keys: Mapping[str, Scalar], folder: Path, keep: bool, parent: int
 ) -> tuple[str, str | None]:
-    """Bring a run to its horizon, unless it is there, and say in a line what went wrong if anything did."""
+    """Bring a run to its horizon, unless it is there, and say in a line what went wrong if anything
+    did.
+    """
     if os.getpid() != parent:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    file, place = _finished(folder, digest), folder / "runs" / digest
+    file = _finished(folder, digest)
+    place = folder / "runs" / digest
     try:
         if not file.is_file():
             run = run_of(keys)
             if run.execution.checkpoint_every > 1 and run.privacy.noise_seed is not None:
-                shutil.rmtree(place, ignore_errors=True)  # resumed, it would lack rounds since its checkpoint
+                shutil.rmtree(
+                    place, ignore_errors=True
+                )  # resumed, it would lack rounds since its checkpoint
             with (resume if (place / LEDGER).is_file() else start)(run, place) as session:
                 session.called = f"{called}: "
                 run_in_process(session)
@@ -202,7 +233,9 @@ def _end_with(parent: int) -> None:
 
 
 def _columns_of(task: Task) -> dict[str, dict[str, Any]]:
-    """By the names people give them: column, direction, whether a share; the task's first metric first."""
+    """By the names people give them: column, direction, whether a share; the task's first metric
+    first.
+    """
     made = [
         MetricColumn(m.name, central(m.name, task.dataset), m.higher_is_better, m.is_share)
         for m in task.metrics

@@ -1,4 +1,6 @@
-"""A sweep as one value: configurations to compare, the keys tuned for each, and the seeds of both."""
+"""A sweep as one value: configurations to compare, the keys tuned for each, and the seeds of
+both.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def described(values: Mapping[str, Scalar]) -> str:
     'privacy.epsilon=2, mechanism.kind=cgd'
     """
     return ", ".join(
-        f"{name}={value:g}" if type(value) is float else f"{name}={value}" for name, value in values.items()
+        f"{name}={value:g}" if type(value) is float else f"{name}={value}"
+        for name, value in values.items()
     )
 
 
@@ -67,9 +70,9 @@ class PlannedRun(NamedTuple):
 class Sweep:
     """Runs that differ in some keys, tuned on some seeds and compared on others.
 
-    A cell is a variant at a point of the grid. For each cell, the tuned keys take the values with the best
-    mean metric over the tuning seeds; the cell then runs on the reported seeds. Keys that a cell's kinds lack
-    are ignored, and runs that become equal are executed once.
+    A cell is a variant at a point of the grid. For each cell, the tuned keys take the values with
+    the best mean metric over the tuning seeds; the cell then runs on the reported seeds. Keys that
+    a cell's kinds lack are ignored, and runs that become equal are executed once.
 
     Args:
         base: the configuration: tables, dotted keys, or a run that keys can describe.
@@ -106,20 +109,22 @@ class Sweep:
     def from_config(
         cls, path: str | Path, overrides: Mapping[str, Any] | None = None, only: Sequence[str] = ()
     ) -> Self:
-        """Read a TOML file: its fields in kebab-case, ``base`` as tables or as the path of a configuration.
+        """Read a TOML file: its fields in kebab-case, ``base`` as tables or as the path of a
+        configuration.
 
         A path is relative to the file. Keys of a table ``[set]`` replace the base's.
 
         Args:
             path: of the file, or the name of one that ships with fedmf.
-            overrides: fields of the sweep, and dotted keys that replace the base's and narrow the grid and
-                the tuned keys to one value.
+            overrides: fields of the sweep, and dotted keys that replace the base's and narrow the
+                grid and the tuned keys to one value.
             only: the variants to run, next to the baseline; default: all of them.
 
         Raises:
             ConfigError: unreadable, not TOML, an unknown key or variant, or no valid sweep.
         """
-        path, more = found_or_shipped(Path(path)), overrides or {}
+        path = found_or_shipped(Path(path))
+        more = overrides or {}
         given = read_toml(path) | {name: value for name, value in more.items() if "." not in name}
         known = [*(entry.name.replace("_", "-") for entry in dataclasses.fields(cls)), "set"]
         for name in given.keys() - known:
@@ -128,7 +133,9 @@ class Sweep:
             raise ConfigError(f"unknown key {name!r} of a sweep; {hint}")
         for name in {"base", "seeds"} - given.keys():
             raise ConfigError(f"{name} (of the sweep {path}) must be given; got none.")
-        fields, base, there = given, given["base"], given.pop("set", {})
+        fields = given
+        base = given["base"]
+        there = given.pop("set", {})
         if isinstance(base, str):
             base = read_toml(path.parent / Path(base).expanduser())
         there = {**there, **{name: value for name, value in more.items() if "." in name}}
@@ -136,17 +143,23 @@ class Sweep:
             fields["base"] = overridden(dotted(base), dotted(there))
             for lists in {"grid", "tuned"} & fields.keys():
                 listed = dotted(fields[lists])
-                fields[lists] = listed | {name: [more[name]] for name in listed.keys() & more.keys()}
+                fields[lists] = listed | {
+                    name: [more[name]] for name in listed.keys() & more.keys()
+                }
             if only:
                 variants = fields.get("variants", {})
                 if unknown := [name for name in only if name not in variants]:
                     names = ", ".join(map(repr, variants)) or "none"
-                    raise ConfigError(f"variant must be one of the sweep's ({names}); got {unknown[0]!r}.")
+                    raise ConfigError(
+                        f"variant must be one of the sweep's ({names}); got {unknown[0]!r}."
+                    )
                 kept = {*only, fields.get("baseline", next(iter(variants)))}
                 fields["variants"] = {name: keys for name, keys in variants.items() if name in kept}
             return cls(**{name.replace("-", "_"): value for name, value in fields.items()})
         except (AttributeError, TypeError) as error:
-            raise ConfigError(f"sweep {path} must have tables and lists as documented: {error}.") from None
+            raise ConfigError(
+                f"sweep {path} must have tables and lists as documented: {error}."
+            ) from None
 
     def __post_init__(self) -> None:
         own: dict[str, Any] = {
@@ -170,27 +183,40 @@ class Sweep:
         for name, least in (("seeds", 1), ("tuning_seeds", 1 if self.tuned else 0)):
             seeds = getattr(self, name)
             if not all(type(seed) is int and 0 <= seed <= _LARGEST_SEED for seed in seeds):
-                raise ConfigError(f"{name} must be integers in 0..{_LARGEST_SEED}; got {list(seeds)}.")
+                raise ConfigError(
+                    f"{name} must be integers in 0..{_LARGEST_SEED}; got {list(seeds)}."
+                )
             if len(seeds) < least or len({*seeds}) < len(seeds):
-                raise ConfigError(f"{name} must be {least} or more different ones; got {list(seeds)}.")
+                raise ConfigError(
+                    f"{name} must be {least} or more different ones; got {list(seeds)}."
+                )
         if both := sorted({*self.seeds} & {*self.tuning_seeds}):
             raise ConfigError(
-                f"tuning_seeds must share none of the reported seeds; got {both} in both. Results on tuning "
-                "seeds are biased."
+                f"tuning_seeds must share none of the reported seeds; got {both} in both. Results"
+                " on tuning seeds are biased."
             )
         if self.tuning_seeds and not self.tuned:
             raise ConfigError("tuning_seeds is set, but the sweep has no table [tuned].")
 
     def _check_keys(self) -> None:
-        """Each key is known, set in one place, and one of some cell; each cell is a valid configuration."""
+        """Each key is known, set in one place, and one of some cell; each cell is a valid
+        configuration.
+        """
         if self.baseline not in self.variants:
             known = ", ".join(map(repr, self.variants)) or "none"
-            raise ConfigError(f"baseline must be the name of a variant ({known}); got {self.baseline!r}.")
+            raise ConfigError(
+                f"baseline must be the name of a variant ({known}); got {self.baseline!r}."
+            )
         lists = {"grid": self.grid, "tuned": self.tuned, "seeds": dict.fromkeys(SEED_KEYS, (0,))}
-        places = [*lists.items(), *((f"variant {name!r}", keys) for name, keys in self.variants.items())]
+        places = [
+            *lists.items(),
+            *((f"variant {name!r}", keys) for name, keys in self.variants.items()),
+        ]
         for (first, some), (second, others) in itertools.combinations(places, 2):
             if (both := sorted({*some} & {*others})) and first in lists:
-                raise ConfigError(f"{both[0]} must be set in one place; got it in {first} and in {second}.")
+                raise ConfigError(
+                    f"{both[0]} must be set in one place; got it in {first} and in {second}."
+                )
         cases = [*itertools.product(self.cells, self.candidates)]
         for name, values in (*self.grid.items(), *self.tuned.items()):
             if name not in known_keys():
@@ -206,7 +232,9 @@ class Sweep:
     def cells(self) -> tuple[Cell, ...]:
         """Every variant at every point of the grid, point by point."""
         axes = ([(name, value) for value in values] for name, values in self.grid.items())
-        return tuple(Cell(name, point) for point in itertools.product(*axes) for name in self.variants)
+        return tuple(
+            Cell(name, point) for point in itertools.product(*axes) for name in self.variants
+        )
 
     @cached_property
     def candidates(self) -> tuple[dict[str, Scalar], ...]:
@@ -218,7 +246,11 @@ class Sweep:
         """The configuration of a cell with tuned values and a seed, by dotted key."""
         assert isinstance(self.base, Mapping)
         found = overridden(self.base, self.variants[cell.variant])
-        for layer in (dict(cell.point), tuned, {} if seed is None else dict.fromkeys(SEED_KEYS, seed)):
+        for layer in (
+            dict(cell.point),
+            tuned,
+            {} if seed is None else dict.fromkeys(SEED_KEYS, seed),
+        ):
             kinds = {name: value for name, value in layer.items() if name.endswith(".kind")}
             found = overridden(found, kinds)
             found |= {name: value for name, value in layer.items() if takes_key(found, name)}
@@ -258,7 +290,8 @@ class Sweep:
 
     @cached_property
     def promises(self) -> list[list[Privacy]]:
-        """What each different run promises; of a reported one, what it may promise whatever is chosen.
+        """What each different run promises; of a reported one, what it may promise whatever is
+        chosen.
 
         Reported runs that are one run for every candidate are counted once.
         """

@@ -1,11 +1,12 @@
-"""Whether engines that are faster than a loop have its updates, with the same bits at each place of a group.
+"""Whether engines that are faster than a loop have its updates, with the same bits at each place of
+a group.
 
-Users of a group are computed together, and a user's place must not show in its bits. Matrix products may
-round differently where a matrix does not begin on a cache line, and functions of single numbers where the
-last of them fill no vector of the processor. Three things make places equal: the reproducible mode of Intel's
-math library, which importing `fedmf` chooses; groups of 32 users, which fill whole vectors with any number of
-float32 each; and rows of parameters that do not touch. The functions here try on this machine, with the model
-and batch size of a run, that they do.
+Users of a group are computed together, and a user's place must not show in its bits. Matrix
+products may round differently where a matrix does not begin on a cache line, and functions of
+single numbers where the last of them fill no vector of the processor. Three things make places
+equal: the reproducible mode of Intel's math library, which importing `fedmf` chooses; groups of 32
+users, which fill whole vectors with any number of float32 each; and rows of parameters that do not
+touch. The functions here try on this machine, with the model and batch size of a run, that they do.
 """
 
 from __future__ import annotations
@@ -35,14 +36,22 @@ from fedmf.training.engines import (
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 
-#: Largest difference from automatic differentiation, as a share of an update's norm: it is some 10⁻⁶, 10⁻⁴
-#: for models that magnify rounding, and more where a number falls on ReLU's other side.
+#: Largest difference from automatic differentiation, as a share of an update's norm: it is some
+#: 10⁻⁶, 10⁻⁴ for models that magnify rounding, and more where a number falls on ReLU's other side.
 _TOLERANCE: Final = 1e-2
 #: On a GPU kernels may add in another order each time.
 _ROUNDING_ON_GPU: Final = 1e-3
-#: Rows and columns of products (m × k by k × n) that MKL rounds by place without its reproducible mode, on
-#: processors with AVX2 or AVX-512.
-_PRODUCTS: Final = ((2, 33, 17), (7, 28, 6), (10, 17, 5), (5, 13, 7), (17, 26, 5), (1, 29, 25), (29, 61, 5))
+#: Rows and columns of products (m × k by k × n) that MKL rounds by place without its reproducible
+#: mode, on processors with AVX2 or AVX-512.
+_PRODUCTS: Final = (
+    (2, 33, 17),
+    (7, 28, 6),
+    (10, 17, 5),
+    (5, 13, 7),
+    (17, 26, 5),
+    (1, 29, 25),
+    (29, 61, 5),
+)
 #: Pairs in one batched product.
 _PAIRS: Final = 16
 #: Examples of a user that is copied, or those of one step.
@@ -51,7 +60,9 @@ _EXAMPLES: Final = 4
 
 @cache
 def uneven_products() -> str:
-    """Why equal pairs of matrices have unequal products in one batch in this process; empty if none do."""
+    """Why equal pairs of matrices have unequal products in one batch in this process; empty if none
+    do.
+    """
     generator = torch.Generator().manual_seed(0)
     with single_threaded_products():
         for m, k, n in _PRODUCTS:
@@ -59,37 +70,45 @@ def uneven_products() -> str:
             right = torch.randn(k, n, generator=generator).expand(_PAIRS, k, n).contiguous()
             if not _equal_rows(torch.bmm(left, right)):
                 return (
-                    "matrix products of this process round by their place in a group; import fedmf before "
-                    "torch's first product, or set MKL_CBWR=AUTO in the environment"
+                    "matrix products of this process round by their place in a group; import fedmf"
+                    " before torch's first product, or set MKL_CBWR=AUTO in the environment"
                 )
     return ""
 
 
 def uneven_places(task: Task, local: LocalSGD) -> str:
-    """Train a group of copies of a made-up user for each width of a step: all must have the same bits.
+    """Train a group of copies of a made-up user for each width of a step: all must have the same
+    bits.
 
     Returns:
         The fault, as the end of a sentence; empty if there is none.
     """
-    engine, origin = Together(task, local), task.model.initial()
+    engine = Together(task, local)
+    origin = task.model.initial()
     with _as_in_a_run(task):
         for width in widths_of(tried_batch(local)):
             models = engine.train(origin, _copies(task, width, engine.size))
             if not _equal_rows(models):
-                return f"a user's update depends on its place in a group, with steps of {width} examples"
+                return (
+                    f"a user's update depends on its place in a group, with steps of {width}"
+                    " examples"
+                )
     return ""
 
 
 def mixed_examples(task: Task, local: LocalSGD) -> str:
-    """Train a group of users twice, with other padding: a model that mixes a user's examples shows it.
+    """Train a group of users twice, with other padding: a model that mixes a user's examples shows
+    it.
 
     Steps of a group are filled with examples of weight zero, which add exact zeros to a gradient.
 
     Returns:
         The fault, as the end of a sentence; empty if there is none.
     """
-    group, origin = made_up_group(task, max(2, tried_batch(local))), task.model.initial().to(task.device)
-    rows, weights = group.steps.rows, group.steps.weights
+    group = made_up_group(task, max(2, tried_batch(local)))
+    origin = task.model.initial().to(task.device)
+    rows = group.steps.rows
+    weights = group.steps.weights
     other = replace(group.steps, rows=np.where(weights > 0, rows, rows.size - 1 - rows))
     engine = Together(task, local)
     engine.expect(len(group))
@@ -103,7 +122,8 @@ def mixed_examples(task: Task, local: LocalSGD) -> str:
 
 
 def disagreement(make: type[Engine], task: Task, local: LocalSGD) -> str:
-    """How updates of made-up users, with unequal numbers of examples, differ from automatic differentiation.
+    """How updates of made-up users, with unequal numbers of examples, differ from automatic
+    differentiation.
 
     Args:
         make: the engine.
@@ -113,14 +133,19 @@ def disagreement(make: type[Engine], task: Task, local: LocalSGD) -> str:
     Returns:
         The fault, as the end of a sentence; empty if there is none.
     """
-    group, origin = made_up_group(task, max(2, tried_batch(local))), task.model.initial().to(task.device)
+    group = made_up_group(task, max(2, tried_batch(local)))
+    origin = task.model.initial().to(task.device)
     engine = make(task, local)
     engine.expect(len(group))
     with _as_in_a_run(task):
         expected = OneByOne(task, local).train(origin, group) - origin
         error = torch.linalg.vector_norm(engine.train(origin, group) - origin - expected, dim=1)
     most = _TOLERANCE * torch.linalg.vector_norm(expected, dim=1)
-    return "" if bool((error <= most).all()) else "updates are other ones than by automatic differentiation"
+    return (
+        ""
+        if bool((error <= most).all())
+        else "updates are other ones than by automatic differentiation"
+    )
 
 
 @contextmanager
@@ -136,7 +161,9 @@ def _as_in_a_run(task: Task) -> Iterator[None]:
 
 
 def _copies(task: Task, width: int, users: int) -> Group:
-    """A group of so many users with the same examples; where steps are narrow, they take several."""
+    """A group of so many users with the same examples; where steps are narrow, they take
+    several.
+    """
     steps = max(1, _EXAMPLES // width)
     group = made_up_group(task, max(2, steps * width), users=1)
     rows = np.arange(steps * width).reshape(steps, 1, width).repeat(users, axis=1)

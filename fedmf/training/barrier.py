@@ -1,5 +1,6 @@
-"""What keeps a user's failure with that user: groups of users with their examples, loaded one user's
-failures its own, and what went wrong in a task's own code, in one line."""
+"""What keeps a user's failure with that user: groups of users with their examples, loaded one
+user's failures its own, and what went wrong in a task's own code, in one line.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.data import Dataset, InMemoryDataset
-from fedmf.data.structure import ExampleStructure, Features, TensorStructure, device_of, each, joined, named
+from fedmf.data.structure import (
+    ExampleStructure,
+    Features,
+    TensorStructure,
+    device_of,
+    each,
+    joined,
+    named,
+)
 from fedmf.noise.loops import compiled, summing
 from fedmf.training.batches import StepRows
 
@@ -26,7 +35,8 @@ _MOST_CHARACTERS: Final = 500
 
 @dataclass(frozen=True)
 class UserFailure:
-    """A user that contributed the zero vector to a round. It depends on data: as secret as the ledger.
+    """A user that contributed the zero vector to a round. It depends on data: as secret as the
+    ledger.
 
     Args:
         user: the user's id; empty if a reply names no user.
@@ -46,7 +56,9 @@ class UserFailure:
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> UserFailure:
         """What `to_dict` made, or whatever a stranger sent instead."""
-        return cls(*(str(values.get(name, ""))[:_MOST_CHARACTERS] for name in ("user", "stage", "reason")))
+        return cls(
+            *(str(values.get(name, ""))[:_MOST_CHARACTERS] for name in ("user", "stage", "reason"))
+        )
 
 
 class Failures:
@@ -118,7 +130,8 @@ class Group:
         features: of all examples.
         labels: of all examples.
         steps: which examples each step takes.
-        seeds: of the random numbers that the model draws for each user, see `draw_seed`; shape (users,).
+        seeds: of the random numbers that the model draws for each user, see `draw_seed`; shape
+            (users,).
         absent: users (0 is the first of the group) that stay where they start: they failed.
         loaded: where features and labels are a whole data set's, and steps take its rows: makes the
             same group with examples of its own.
@@ -146,7 +159,9 @@ class Group:
         active = np.clip(self.steps.active - first, 0, last - first)
         taking = np.flatnonzero(active)
         steps = StepRows(
-            self.steps.rows[taking, first:last], self.steps.weights[taking, first:last], active[taking]
+            self.steps.rows[taking, first:last],
+            self.steps.weights[taking, first:last],
+            active[taking],
         )
         absent = frozenset(user - first for user in self.absent if first <= user < last)
         load = self.loaded
@@ -176,8 +191,11 @@ class Group:
         return self.part(0, middle), self.part(middle, len(self))
 
     def without(self, users: Iterable[int]) -> Group:
-        """The same with zeros for these users' examples: no shape changes, nor anybody else's bits."""
-        features, labels = each(lambda values: values.clone(), self.features), self.labels.clone()
+        """The same with zeros for these users' examples: no shape changes, nor anybody else's
+        bits.
+        """
+        features = each(lambda values: values.clone(), self.features)
+        labels = self.labels.clone()
         failed = frozenset(users)
         for user in failed:
             owned = slice(int(self.edges[user]), int(self.edges[user + 1]))
@@ -211,7 +229,9 @@ def example_counts(
 def _checked_counts(dataset: Dataset, users: NDArray[np.int64]) -> NDArray[np.int64]:
     counts = np.asarray(dataset.sizes(users))
     if counts.shape != users.shape or counts.dtype.kind not in "iu":
-        raise ValueError(f"sizes must be {users.size} integers; got {counts.dtype} of shape {counts.shape}.")
+        raise ValueError(
+            f"sizes must be {users.size} integers; got {counts.dtype} of shape {counts.shape}."
+        )
     if counts.size and int(counts.min()) < 0:
         raise ValueError(f"sizes must not be negative; got {int(counts.min())}.")
     return counts.astype(np.int64, copy=False)
@@ -234,9 +254,9 @@ def load_examples(
         note: told of the users with examples that cannot be loaded or are invalid.
 
     Guarantees:
-        What one user's examples are does not depend on another's. Users are loaded together only by data
-        sets that promise as many examples as they count (`Dataset.counts_are_exact`), and one by
-        one where that fails.
+        What one user's examples are does not depend on another's. Users are loaded together only by
+        data sets that promise as many examples as they count (`Dataset.counts_are_exact`), and one
+        by one where that fails.
     """
     parts: list[tuple[Features, Tensor]] = []
     device = device_of(dataset.test_features)
@@ -300,12 +320,14 @@ def rows_in_place(
         users: indices, shape (m,).
 
     Returns:
-        None where they are not, which `load_examples` tells more about, or where examples are not real
-        numbers in one array of a processor's memory.
+        None where they are not, which `load_examples` tells more about, or where examples are not
+        real numbers in one array of a processor's memory.
     """
     if type(dataset) is not InMemoryDataset or not isinstance(dataset.features, Tensor):
         return None
-    rows, values, declared = dataset.rows(users), dataset.features, structure.features
+    rows = dataset.rows(users)
+    values = dataset.features
+    declared = structure.features
     if not isinstance(declared, TensorStructure) or declared.bound is not None:
         return None
     kinds = (declared.dtype, values.dtype, values.device.type)
@@ -316,7 +338,9 @@ def rows_in_place(
     if not rows.size or rows.min() < 0 or rows.max() >= len(values):
         return None
     try:
-        structure.labels.check("labels", dataset.labels[torch.from_numpy(rows)], rows.size, values.device)
+        structure.labels.check(
+            "labels", dataset.labels[torch.from_numpy(rows)], rows.size, values.device
+        )
     except (TypeError, ValueError):
         return None
     return rows if _finite(values.detach().numpy().reshape(len(values), -1), rows) else None

@@ -1,4 +1,6 @@
-"""From users to rectangular batches: which users are trained together, and on which examples at each step."""
+"""From users to rectangular batches: which users are trained together, and on which examples at
+each step.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from fedmf.noise.loops import compiled
 
 
 def user_orders(seed: int, t: int, user_id: str, examples: int, epochs: int) -> NDArray[np.int64]:
-    """The orders in which a user takes its examples in round t; the same wherever the user is trained.
+    """The orders in which a user takes its examples in round t; the same wherever the user is
+    trained.
 
     Args:
         seed: public seed of the run.
@@ -23,8 +26,8 @@ def user_orders(seed: int, t: int, user_id: str, examples: int, epochs: int) -> 
         epochs: how often it goes through them.
 
     Returns:
-        Permutations of 0 … n_u − 1, shape (epochs, n_u): Fisher–Yates from a SplitMix64 generator that starts
-        at a hash of the arguments. Choices are uniform up to n_u·2⁻⁶⁴.
+        Permutations of 0 … n_u − 1, shape (epochs, n_u): Fisher–Yates from a SplitMix64 generator
+        that starts at a hash of the arguments. Choices are uniform up to n_u·2⁻⁶⁴.
 
     References:
         Steele, Lea, Flood (2014), "Fast Splittable Pseudorandom Number Generators", figure 15.
@@ -76,7 +79,8 @@ class Shape:
 def shape_of(examples: int, batch_size: int, epochs: int) -> Shape:
     """A user's shape follows from the number of its examples alone, never from other users.
 
-    A user with fewer examples than a batch is padded to the next power of 2, so that there are few widths.
+    A user with fewer examples than a batch is padded to the next power of 2, so that there are few
+    widths.
     """
     width = min(batch_size, 1 << (examples - 1).bit_length())
     return Shape(width, epochs * -(-examples // batch_size))
@@ -105,11 +109,12 @@ def groups_of(
         batch_size: examples in a full step.
         epochs: passes over the examples.
         most: users in a group at most.
-        multiple: the number of groups of one width is a multiple of this, if there are users enough.
+        multiple: the number of groups of one width is a multiple of this, if there are users
+            enough.
 
     Yields:
-        The width of the group with the largest number of steps in it, and the users' positions in ``sizes``,
-        those with most steps first. Groups with much work come first.
+        The width of the group with the largest number of steps in it, and the users' positions in
+        ``sizes``, those with most steps first. Groups with much work come first.
     """
     shapes = {size: shape_of(int(size), batch_size, epochs) for size in np.unique(sizes)}
     by_width: dict[int, list[tuple[int, int]]] = {}
@@ -119,10 +124,15 @@ def groups_of(
     for width in sorted(by_width, reverse=True):
         members = sorted(by_width[width])
         for part in even_parts(members, most, multiple):
-            yield Shape(width, -part[0][0]), np.array([position for _, position in part], dtype=np.int64)
+            yield (
+                Shape(width, -part[0][0]),
+                np.array([position for _, position in part], dtype=np.int64),
+            )
 
 
-def even_parts(members: list[tuple[int, int]], most: int, multiple: int) -> Iterator[list[tuple[int, int]]]:
+def even_parts(
+    members: list[tuple[int, int]], most: int, multiple: int
+) -> Iterator[list[tuple[int, int]]]:
     """Consecutive parts of at most ``most`` members, of equal length up to one."""
     parts = min(-(-len(members) // (most * multiple)) * multiple, len(members))
     for i in range(parts):
@@ -149,8 +159,8 @@ def step_rows(
 ) -> StepRows:
     """Shuffle the users' examples and lay them out as steps.
 
-    Padding repeats the user's own first example at weight zero. The group's examples are its users', one
-    after the other.
+    Padding repeats the user's own first example at weight zero. The group's examples are its
+    users', one after the other.
 
     Args:
         seeds: of the users' shuffling, see `fedmf.training.batches`.

@@ -1,4 +1,6 @@
-"""Random numbers that models draw in training, as dropout does: a function of run, round and user."""
+"""Random numbers that models draw in training, as dropout does: a function of run, round and
+user.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,18 @@ def draw_seed(seed: int, t: int, user_id: str) -> int:
 def seed_draws(seed: int, device: torch.device) -> None:
     """Seed torch's generator, and the GPU's where users are trained on one."""
     if device.type == "cpu":
-        torch.default_generator.manual_seed(seed)  # the others are not asked, which takes ten times as long
+        torch.default_generator.manual_seed(
+            seed
+        )  # the others are not asked, which takes ten times as long
     else:
         torch.manual_seed(seed)
 
 
 def torch_states(device: torch.device) -> list[bytes]:
     """The states of torch's generators that a model may draw from."""
-    states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
+    states = [torch.get_rng_state()] + (
+        [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    )
     return [state.numpy().tobytes() for state in states]
 
 
@@ -50,7 +56,8 @@ def other_states() -> dict[str, Any]:
 @contextmanager
 def kept_generators(device: torch.device) -> Iterator[None]:
     """Restore the global random generators at the end."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - code of others may use it
+    python = random.getstate()
+    numpy = np.random.get_state()  # noqa: NPY002 - code of others may use it
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             yield

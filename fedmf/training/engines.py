@@ -55,7 +55,9 @@ class Engine(ABC):
         """Be told how many users a round asks, which is public, before the first of its groups."""
         del users
 
-    def _move(self, models: Tensor, origin: Tensor, velocity: Tensor | None, gradient: Tensor) -> None:
+    def _move(
+        self, models: Tensor, origin: Tensor, velocity: Tensor | None, gradient: Tensor
+    ) -> None:
         """One step, in place, on tensors of one user or of several."""
         if velocity is None:
             models.add_(gradient, alpha=-self._local.learning_rate)
@@ -74,9 +76,10 @@ class Engine(ABC):
 class OneByOne(Engine):
     """One user after another by automatic differentiation, without padding: any module at all.
 
-    The parameters of the module's copy are views of one vector, their gradients of another; each user begins
-    with θ_t in the one, zeros in the other, the buffers of the given module, and torch's generator at a seed
-    of the user's own, so that a module may draw random numbers, as dropout does.
+    The parameters of the module's copy are views of one vector, their gradients of another; each
+    user begins with θ_t in the one, zeros in the other, the buffers of the given module, and
+    torch's generator at a seed of the user's own, so that a module may draw random numbers, as
+    dropout does.
     """
 
     def __init__(self, task: Task, local: LocalSGD) -> None:
@@ -92,9 +95,11 @@ class OneByOne(Engine):
         model = FlatModel(self._module)
         self._flat = torch.empty(model.dimension, device=task.device)
         self._gradient = torch.empty_like(self._flat)
-        values, slopes = model.unflatten(self._flat), model.unflatten(self._gradient)
+        values = model.unflatten(self._flat)
+        slopes = model.unflatten(self._gradient)
         for name, parameter in model.trained.items():
-            parameter.data, parameter.grad = values[name], slopes[name]
+            parameter.data = values[name]
+            parameter.grad = slopes[name]
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """See `Engine.train`."""
@@ -105,7 +110,9 @@ class OneByOne(Engine):
         return models
 
     def _train(self, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
-        flat, gradient, steps = self._flat, self._gradient, group.steps
+        flat = self._flat
+        gradient = self._gradient
+        steps = group.steps
         seed_draws(int(group.seeds[u]), flat.device)
         velocity = None if self._local.plain else torch.zeros_like(flat)
         with torch.no_grad():
@@ -114,7 +121,8 @@ class OneByOne(Engine):
                 part._buffers.update({name: buffer.clone() for name, buffer in buffers.items()})
         for s in range(int((steps.active > u).sum())):
             real = steps.weights[s, u] > 0
-            rows, weights = steps.rows[s, u][real], steps.weights[s, u][real]
+            rows = steps.rows[s, u][real]
+            weights = steps.weights[s, u][real]
             gradient.zero_()
             for part in self._micro_batches(rows.size):
                 self._add_gradient(group, rows[part], weights[part])
@@ -122,10 +130,14 @@ class OneByOne(Engine):
                 self._move(flat, origin, velocity, gradient)
         into.copy_(flat)
 
-    def _add_gradient(self, group: Group, rows: NDArray[np.int64], weights: NDArray[np.float32]) -> None:
+    def _add_gradient(
+        self, group: Group, rows: NDArray[np.int64], weights: NDArray[np.float32]
+    ) -> None:
         features, labels = group.taken(torch.from_numpy(rows).to(self._flat.device))
         with torch.enable_grad():
-            outputs = self._module(features) if isinstance(features, Tensor) else self._module(**features)
+            outputs = (
+                self._module(features) if isinstance(features, Tensor) else self._module(**features)
+            )
             losses = self._loss(outputs, labels)
             (losses * torch.from_numpy(weights).to(losses.device)).sum().backward()
 
@@ -133,8 +145,8 @@ class OneByOne(Engine):
 class Together(Engine):
     """Users in groups by torch.func; a group of fewer is filled up with copies of its first user.
 
-    Batched kernels may round differently for another number of users: here it is always the same, or on a GPU
-    a function of how many users the round asks.
+    Batched kernels may round differently for another number of users: here it is always the same,
+    or on a GPU a function of how many users the round asks.
 
     Args:
         task: model, loss and structure of examples.
@@ -149,13 +161,16 @@ class Together(Engine):
         self._gradients = vmap(grad(self._weighted_loss))
 
     def expect(self, users: int) -> None:
-        """On a GPU, groups as large as a round needs: a step of 500 users takes the time of one of 16."""
+        """On a GPU, groups as large as a round needs: a step of 500 users takes the time of one of
+        16.
+        """
         if self._on_gpu:
             self.size = min(self._most, 1 << (max(users, 1) - 1).bit_length())
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """See `Engine.train`."""
-        steps, users = group.steps, np.zeros(self.size, np.int64)
+        steps = group.steps
+        users = np.zeros(self.size, np.int64)
         users[: len(group)] = np.arange(len(group))
         with torch.no_grad(), OwnRows():
             models = _rows(origin, self.size).copy_(origin)
@@ -172,7 +187,8 @@ class Together(Engine):
     def _set_gradient(
         self, gradient: Tensor, models: Tensor, group: Group, rows: Tensor, weights: Tensor
     ) -> None:
-        views, parameters = self._model.unflatten(gradient), self._model.unflatten(models)
+        views = self._model.unflatten(gradient)
+        parameters = self._model.unflatten(models)
         gradient.zero_()
         for part in self._micro_batches(rows.shape[1]):
             features, labels = group.taken(rows[:, part])
@@ -187,11 +203,11 @@ class Together(Engine):
         return (self._loss(outputs, labels) * weights).sum()
 
 
-#: Users in a group on a processor. Functions of float32 go through memory 32 numbers at a time at most, and
-#: may round the rest differently: this way there is no rest.
+#: Users in a group on a processor. Functions of float32 go through memory 32 numbers at a time at
+#: most, and may round the rest differently: this way there is no rest.
 _TOGETHER: Final = 32
-#: The largest size of a model that is trained in such groups: trained parameters times examples of a step. In
-#: larger ones arithmetic hides the interpreter.
+#: The largest size of a model that is trained in such groups: trained parameters times examples of
+#: a step. In larger ones arithmetic hides the interpreter.
 _LARGEST: Final = 2**18
 #: Examples in a step of made-up users at most.
 _MOST_TRIED: Final = 256
@@ -203,10 +219,11 @@ _SHARE: Final = 0.25
 
 
 def users_at_once(task: Task, local: LocalSGD) -> int:
-    """The largest size of groups by torch.func where they are faster than one user after another, else 1.
+    """The largest size of groups by torch.func where they are faster than one user after another,
+    else 1.
 
-    It follows from the model, the batch size and the device's memory, never from free memory or who is
-    there: a group of another size would have other bits.
+    It follows from the model, the batch size and the device's memory, never from free memory or who
+    is there: a group of another size would have other bits.
     """
     model = task.model
     if any(isinstance(part, _BY_ITSELF[task.device.type]) for part in model.module.modules()):
@@ -221,7 +238,8 @@ def users_at_once(task: Task, local: LocalSGD) -> int:
 def _bytes_of_a_user(task: Task, local: LocalSGD) -> int:
     """What one user's step takes on a GPU."""
     group = made_up_group(task, max(2, local.batch_size), users=1)
-    engine, origin = OneByOne(task, local), task.model.initial().to(task.device)
+    engine = OneByOne(task, local)
+    origin = task.model.initial().to(task.device)
     torch.cuda.reset_peak_memory_stats(task.device)
     before = torch.cuda.memory_allocated(task.device)
     with kept_generators(task.device):
@@ -237,20 +255,23 @@ def tried_batch(local: LocalSGD) -> int:
 def made_up_group(task: Task, width: int, users: int = 2) -> Group:
     """Users with made-up examples for a step, and the largest valid numbers in it.
 
-    One example of the first user is padding; each other has half as many real ones as the user before.
+    One example of the first user is padding; each other has half as many real ones as the user
+    before.
     """
     features, labels = task.structure.sample(torch.Generator().manual_seed(0), (users * width,))
     for part, drawn in ((task.structure.features, features), (task.structure.labels, labels)):
         for name, values in named(drawn).items():
             if (bound := named(part)[name].bound) is not None:
-                values.view(-1)[0], values.view(-1)[-1] = bound - 1, 0
+                values.view(-1)[0] = bound - 1
+                values.view(-1)[-1] = 0
     rows = np.arange(users * width).reshape(1, users, width)
     weights = np.zeros((1, users, width), np.float32)
     for user in range(users):
         real = max(1, (width - 1) >> user)
         weights[:, user, :real] = 1.0 / real
     features = each(lambda values: values.to(task.device), features)
-    edges, steps = np.arange(users + 1) * width, StepRows(rows, weights, np.full(1, users))
+    edges = np.arange(users + 1) * width
+    steps = StepRows(rows, weights, np.full(1, users))
     seeds = np.arange(users, dtype=np.uint64)
     return Group(np.arange(users), width, edges, features, labels.to(task.device), steps, seeds)
 
@@ -260,7 +281,8 @@ def draws_numbers(task: Task, local: LocalSGD) -> bool:
 
     True as well where they fail on made-up examples, so that nothing is known.
     """
-    group, device = made_up_group(task, max(2, local.batch_size), users=1), task.device
+    group = made_up_group(task, max(2, local.batch_size), users=1)
+    device = task.device
     with silent(), kept_generators(device):
         try:
             OneByOne(task, local).train(task.model.initial().to(device), group)
@@ -274,7 +296,9 @@ def draws_numbers(task: Task, local: LocalSGD) -> bool:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Within, a GPU's convolutions are in float32, not TensorFloat-32 (2 % of an update), and repeatable."""
+    """Within, a GPU's convolutions are in float32, not TensorFloat-32 (2 % of an update), and
+    repeatable.
+    """
     if device.type != "cuda":
         yield
         return
@@ -288,13 +312,15 @@ def refuse_batch_statistics(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
-                f"model must treat examples one by one; got {type(part).__name__} {name!r}. The statistics "
-                "of a batch mix them, padding included: use GroupNorm or LayerNorm."
+                f"model must treat examples one by one; got {type(part).__name__} {name!r}. The"
+                " statistics of a batch mix them, padding included: use GroupNorm or LayerNorm."
             )
 
 
 def _rows(like: Tensor, users: int) -> Tensor:
-    """Shape (users, d), each row on a cache line, with a gap before the next: rows are never taken as one."""
+    """Shape (users, d), each row on a cache line, with a gap before the next: rows are never taken
+    as one.
+    """
     length = like.numel()
     return like.new_empty(users, (length // _LINE + 1) * _LINE)[:, :length]
 

@@ -1,10 +1,10 @@
-"""A user's update depends on that user alone: train A, hostile users B, then A again, and A together with
-every B.
+"""A user's update depends on that user alone: train A, hostile users B, then A again, and A
+together with every B.
 
-If ‖clip(x)‖ ≤ ζ bounds what a user adds, this is the other half of sensitivity: what a user adds must be the
-same whichever users are trained before it, after it or with it. No type guarantees it of a module or loss:
-they may keep numbers of one user in an attribute, a buffer, a generator or a closure and use them for the
-next.
+If ‖clip(x)‖ ≤ ζ bounds what a user adds, this is the other half of sensitivity: what a user adds
+must be the same whichever users are trained before it, after it or with it. No type guarantees it
+of a module or loss: they may keep numbers of one user in an attribute, a buffer, a generator or a
+closure and use them for the next.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from fedmf.training.engines import tried_batch
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 
-#: On a GPU kernels may add in another order each time: the norm of a difference over that of A's update.
+#: On a GPU kernels may add in another order each time: the norm of a difference over that of A's
+#: update.
 _ROUNDING: Final = 2.0**-8
 
 Fill = Callable[[Tensor, TensorStructure], None]
@@ -50,7 +51,8 @@ def _numbers(value: float) -> Fill:
     def fill(values: Tensor, structure: TensorStructure) -> None:
         flat = values.view(-1)
         if structure.bound is None:
-            flat[::2], flat[::4] = value, -value
+            flat[::2] = value
+            flat[::4] = -value
         else:
             flat[::2] = structure.bound - 1
 
@@ -79,8 +81,8 @@ def _nothing(values: Tensor, structure: TensorStructure) -> None:
     del values, structure
 
 
-#: What hostile users hold, all of it valid by the declared structure but for numbers that are not finite; and
-#: how many times A's examples they have.
+#: What hostile users hold, all of it valid by the declared structure but for numbers that are not
+#: finite; and how many times A's examples they have.
 HOSTILE: Final[dict[str, tuple[Fill, int]]] = {
     "ordinary": (_nothing, 1),
     "first number": (_same(0), 1),
@@ -94,12 +96,15 @@ HOSTILE: Final[dict[str, tuple[Fill, int]]] = {
 }
 
 
-def hostile_users(task: Task, examples: int, kinds: Mapping[str, tuple[Fill, int]] = HOSTILE) -> Task:
+def hostile_users(
+    task: Task, examples: int, kinds: Mapping[str, tuple[Fill, int]] = HOSTILE
+) -> Task:
     """The task with users "A", of so many made-up examples, and one of each kind, called as it is.
 
     The loss is a copy, so that what it keeps of these users is left here.
     """
-    structure, generator = task.structure, torch.Generator().manual_seed(0)
+    structure = task.structure
+    generator = torch.Generator().manual_seed(0)
     sizes = [examples, *(times * examples for _, times in kinds.values())]
     edges = np.cumsum([0, *sizes])
     features, labels = structure.sample(generator, (int(edges[-1]),))
@@ -141,20 +146,24 @@ def dependence(
     """Train made-up user A before, after, first and last among hostile users.
 
     Args:
-        make: gives what trains the users of a task by local SGD, in this thread, and has trained nobody yet.
+        make: gives what trains the users of a task by local SGD, in this thread, and has trained
+            nobody yet.
         task: model, loss and structure of examples; its users are not looked at.
         local: local SGD; one epoch is tried.
-        beside: whether cohorts are tried as well; they show nothing where users are trained one by one.
+        beside: whether cohorts are tried as well; they show nothing where users are trained one by
+            one.
 
     Returns:
-        The fault, as the end of a sentence; empty if A's integers are the same each time: on a processor
-        every bit, on a GPU but for rounding.
+        The fault, as the end of a sentence; empty if A's integers are the same each time: on a
+        processor every bit, on a GPU but for rounding.
 
     Guarantees:
         The generators of Python, NumPy and torch are where they were.
     """
-    batch, others = tried_batch(local), tuple(HOSTILE)
-    examples, short = batch + 1 if beside else 2, replace(local, epochs=1, batch_size=batch)
+    batch = tried_batch(local)
+    others = tuple(HOSTILE)
+    examples = batch + 1 if beside else 2
+    short = replace(local, epochs=1, batch_size=batch)
     with kept_generators(task.device):
         made = hostile_users(task, examples)
         trainer = make(made, short)
@@ -178,7 +187,9 @@ def dependence(
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether integers are equal; on a GPU, where kernels may add in any order, but for rounding."""
+    """Whether integers are equal; on a GPU, where kernels may add in any order, but for
+    rounding.
+    """
     if one.device.type == "cpu":
         return torch.equal(one, other)
     difference = (one - other).to(torch.float64).norm()

@@ -33,7 +33,8 @@ def classification(dataset: Dataset, model: Model, loss: Loss = cross_entropy) -
 
 
 def tagging(dataset: Dataset, model: Model) -> Task:
-    """A class number for each position of an example; outputs are logits, shape (batch, …, classes).
+    """A class number for each position of an example; outputs are logits, shape (batch, …,
+    classes).
 
     Args:
         dataset: labels have shape (examples, …); −100 is padding.
@@ -43,11 +44,12 @@ def tagging(dataset: Dataset, model: Model) -> Task:
 
 
 def next_token(dataset: Dataset, model: Model, vocabulary: int) -> Task:
-    """The token that follows each position of a sequence; outputs are logits, shape (batch, T, vocabulary).
+    """The token that follows each position of a sequence; outputs are logits, shape (batch, T,
+    vocabulary).
 
     Args:
-        dataset: features are tokens, shape (examples, T), integers, alone or as ``input_ids``; labels the
-            tokens that follow, −100 where none does.
+        dataset: features are tokens, shape (examples, T), integers, alone or as ``input_ids``;
+            labels the tokens that follow, −100 where none does.
         model: from tokens to logits.
         vocabulary: how many tokens there are; they are numbered from 0.
     """

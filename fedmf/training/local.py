@@ -52,8 +52,13 @@ from fedmf.training.task import Task
 
 #: Who trains: compiled steps, torch.func in groups of a fixed size, or plain differentiation.
 Path = Literal["compiled", "groups", "one by one"]
-_ENGINES: Final[dict[Path, type[Engine]]] = {"compiled": Compiled, "groups": Together, "one by one": OneByOne}
-#: Bytes of models that are trained before they are added at most, on a processor: more leave its last cache.
+_ENGINES: Final[dict[Path, type[Engine]]] = {
+    "compiled": Compiled,
+    "groups": Together,
+    "one by one": OneByOne,
+}
+#: Bytes of models that are trained before they are added at most, on a processor: more leave its
+#: last cache.
 CACHE_BYTES: Final = 6 * 2**20
 #: Users whose examples are loaded together at most.
 _MOST_USERS: Final = 64
@@ -66,15 +71,18 @@ T = TypeVar("T")
 
 
 def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str, list[str]]:
-    """How users are trained, the fault for which a faster way is not taken, and why others do not suit.
+    """How users are trained, the fault for which a faster way is not taken, and why others do not
+    suit.
 
-    Engine "auto" takes compiled steps where the model is a chain of layers that they know, else groups of a
-    fixed size where these are faster (`users_at_once`), else one user after another. Either of the first two
-    must have the updates of automatic differentiation and pass `dependence` in this process; in groups a
-    user's bits must not depend on its place. The choice is a function of the task, local SGD and the machine.
+    Engine "auto" takes compiled steps where the model is a chain of layers that they know, else
+    groups of a fixed size where these are faster (`users_at_once`), else one user after another.
+    Either of the first two must have the updates of automatic differentiation and pass `dependence`
+    in this process; in groups a user's bits must not depend on its place. The choice is a function
+    of the task, local SGD and the machine.
 
     Raises:
-        ConfigError: engine is "vectorised", and torch.func cannot batch the model or groups fail in this.
+        ConfigError: engine is "vectorised", and torch.func cannot batch the model or groups fail in
+            this.
     """
     if local.engine == "loop":
         return "one by one", "", []
@@ -84,16 +92,17 @@ def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str, list[str]]:
                 try_groups(task, local)
         except Exception as error:  # a module may raise anything
             raise ConfigError(
-                f"model must be one that torch.func can batch with engine 'vectorised'; got "
+                "model must be one that torch.func can batch with engine 'vectorised'; got "
                 f"{described(error)}. Use 'auto' or 'loop'."
             ) from error
         if why := _fault_of("groups", task, local):
             raise ConfigError(
-                f"engine (of local training) must be 'auto' or 'loop' here; got 'vectorised'. In groups of "
-                f"users, {why}."
+                "engine (of local training) must be 'auto' or 'loop' here; got 'vectorised'. In"
+                f" groups of users, {why}."
             )
         return "groups", "", []
-    fault, reasons = "", list[str]()
+    fault = ""
+    reasons = list[str]()
     for path, fits in _FASTER.items():
         if why := fits(task, local):
             reasons.append(f"not {_NAMES[path]}: {why}")
@@ -121,17 +130,24 @@ _FASTER: Final[dict[Path, Callable[[Task, LocalSGD], str]]] = {
     "compiled": _not_compiled,
     "groups": _not_in_groups,
 }
-_NAMES: Final[dict[Path, str]] = {"compiled": "by compiled steps", "groups": "by torch.func in groups"}
+_NAMES: Final[dict[Path, str]] = {
+    "compiled": "by compiled steps",
+    "groups": "by torch.func in groups",
+}
 #: What was found in this process, by model.
 _found: Final[WeakKeyDictionary[FlatModel, dict[object, str]]] = WeakKeyDictionary()
 
 
 def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
-    """Why a task must not be trained in this way, empty if it may be; a model is tried once in a process."""
+    """Why a task must not be trained in this way, empty if it may be; a model is tried once in a
+    process.
+    """
     found = _found.setdefault(task.model, {})
     setting = path, local, task.loss, str(task.structure), str(task.device)
     if setting not in found:
-        tried = replace(task, loss=copy.deepcopy(task.loss))  # which may keep something of made-up users
+        tried = replace(
+            task, loss=copy.deepcopy(task.loss)
+        )  # which may keep something of made-up users
         try:
             found[setting] = (
                 (_fault_of_groups(tried, local) if path == "groups" else "")
@@ -146,7 +162,9 @@ def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
 
 
 def _fault_of_groups(task: Task, local: LocalSGD) -> str:
-    """Why a user's bits would depend on its place in a group (on a GPU they may), or an update on padding."""
+    """Why a user's bits would depend on its place in a group (on a GPU they may), or an update on
+    padding.
+    """
     uneven = "" if task.device.type != "cpu" else uneven_products() or uneven_places(task, local)
     return uneven or mixed_examples(task, local)
 
@@ -158,7 +176,8 @@ def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:
 
 def try_groups(task: Task, local: LocalSGD) -> None:
     """Train made-up users in a group; what the module raises gets out."""
-    origin, tried = task.model.initial().to(task.device), replace(task, loss=copy.deepcopy(task.loss))
+    origin = task.model.initial().to(task.device)
+    tried = replace(task, loss=copy.deepcopy(task.loss))
     Together(tried, local).train(origin, made_up_group(task, 2))
 
 
@@ -168,20 +187,20 @@ class LocalTrainer:
     Each user starts from the received parameters and runs ``local`` on its own examples.
 
     Guarantees:
-        A user's update does not depend on who else is trained, in how many groups and threads: not even on
-        another user's NaN, infinity, exception or diverging model. On processors that holds bit for bit (on
-        machines of one kind), as far as `dependence` finds none in the model and loss; on a GPU beyond the
-        rounding of float32 sums.
-        A user that fails in any way (examples that cannot be counted, loaded or trained on, an update that is
-        not finite) contributes the zero vector, as one without examples does.
-        Memory is needed for a few groups only.
+        A user's update does not depend on who else is trained, in how many groups and threads: not
+        even on another user's NaN, infinity, exception or diverging model. On processors that holds
+        bit for bit (on machines of one kind), as far as `dependence` finds none in the model and
+        loss; on a GPU beyond the rounding of float32 sums. A user that fails in any way (examples
+        that cannot be counted, loaded or trained on, an update that is not finite) contributes the
+        zero vector, as one without examples does. Memory is needed for a few groups only.
 
     Args:
         task: users' examples, model and loss.
         local: local SGD and its engine.
         group_size: most users that are handed to an engine at once; by default what suits caches.
         path: who trains; None for `chosen_path`.
-        threads: how many groups are trained at the same time; None for as many as torch has threads.
+        threads: how many groups are trained at the same time; None for as many as torch has
+            threads.
 
     Raises:
         ConfigError: a model that mixes examples, or one that the engine cannot train.
@@ -199,7 +218,8 @@ class LocalTrainer:
         if group_size is not None and group_size < 1:
             raise ValueError(f"group size must be at least 1; got {group_size}.")
         refuse_batch_statistics(task.model.module)
-        self.task, self.local = task, local
+        self.task = task
+        self.local = local
         self.path: Path
         self.path, fault, reasons = chosen_path(task, local) if path is None else (path, "", [])
         if reasons:
@@ -207,11 +227,15 @@ class LocalTrainer:
         if fault:
             how = "in groups" if self.path == "groups" else self.path
             _warn_once("users are trained %s, which is slower, %s", how, fault)
-        # A GPU has one queue: threads would part a group in small ones and wait for each other. All threads
-        # share one generator of random numbers.
-        alone = task.device.type != "cpu" or (self.path == "one by one" and draws_numbers(task, local))
+        # A GPU has one queue: threads would part a group in small ones and wait for each other. All
+        # threads share one generator of random numbers.
+        alone = task.device.type != "cpu" or (
+            self.path == "one by one" and draws_numbers(task, local)
+        )
         engine = _ENGINES[self.path]
-        self._workers: Workers[Engine] = Workers(lambda: engine(task, local), 1 if alone else threads)
+        self._workers: Workers[Engine] = Workers(
+            lambda: engine(task, local), 1 if alone else threads
+        )
         self._most = group_size
 
     def updates(
@@ -226,8 +250,8 @@ class LocalTrainer:
             failures: is told who failed, by place.
 
         Returns:
-            Unclipped updates, shape (users, d), float32, in the order of ``user_ids``; zeros for users that
-            failed or own nothing.
+            Unclipped updates, shape (users, d), float32, in the order of ``user_ids``; zeros for
+            users that failed or own nothing.
 
         Raises:
             KeyError: an unknown user id.
@@ -256,7 +280,8 @@ class LocalTrainer:
             parameters: θ_t, shape (d,), float32.
             user_ids: the users to train.
             t: 0-based round; it selects the shuffling.
-            total: what the updates are added to; it counts every user, the failed ones as zero vectors.
+            total: what the updates are added to; it counts every user, the failed ones as zero
+                vectors.
 
         Returns:
             Who failed, in the order of ``user_ids``: for the operator alone.
@@ -269,7 +294,8 @@ class LocalTrainer:
         def add(group: Group, origin: Tensor, into: ClippedSum, failures: Failures) -> Tensor:
             trained.append(len(group))
             counted = [
-                into.add_updates(self._models(origin, part, failures), origin) for part in self._blocks(group)
+                into.add_updates(self._models(origin, part, failures), origin)
+                for part in self._blocks(group)
             ]
             return torch.cat(counted)
 
@@ -280,10 +306,12 @@ class LocalTrainer:
     def clipped_rows(
         self, parameters: Tensor, user_ids: Sequence[str], t: int, clip_norm: float
     ) -> tuple[Tensor, list[UserFailure]]:
-        """Train users as `add_updates` does; each update is clipped to ζ (``clip_norm``) in a row of its own.
+        """Train users as `add_updates` does; each update is clipped to ζ (``clip_norm``) in a row
+        of its own.
 
         Returns:
-            Rows, shape (users, d), float32, in the order of ``user_ids``; and who failed: its row is zeros.
+            Rows, shape (users, d), float32, in the order of ``user_ids``; and who failed: its row
+            is zeros.
         """
         rows = ClippedRows(len(user_ids), parameters.numel(), clip_norm, self.task.device)
 
@@ -301,13 +329,18 @@ class LocalTrainer:
         total: T,
         take: Callable[[Group, Tensor, T, Failures], Tensor],
     ) -> list[UserFailure]:
-        """Train users group by group; ``take`` hands each group's updates on and says which are finite."""
-        origin, failures = parameters.to(self.task.device), Failures()
+        """Train users group by group; ``take`` hands each group's updates on and says which are
+        finite.
+        """
+        origin = parameters.to(self.task.device)
+        failures = Failures()
 
         def train(group: Group, into: T) -> None:
             finite = take(group, origin, into, failures).cpu().numpy()
             for position in group.positions[~finite].tolist():
-                failures.note(position, "update", "update holds NaN or infinity (learning rate too large?)")
+                failures.note(
+                    position, "update", "update holds NaN or infinity (learning rate too large?)"
+                )
 
         with silent(), kept_generators(origin.device), full_precision(origin.device):
             self._workers.each(train, self._groups(user_ids, t, failures), total)
@@ -319,11 +352,14 @@ class LocalTrainer:
 
     def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:
         """The users who own examples, in groups; compiled steps read examples where they are."""
-        dataset, local = self.task.dataset, self.local
+        dataset = self.task.dataset
+        local = self.local
         if self.path == "groups":
             self._workers.of_thread.expect(len(user_ids))
         users = dataset.indices(user_ids)
-        counts = example_counts(dataset, users, lambda place, why: failures.note(place, "sizes", why))
+        counts = example_counts(
+            dataset, users, lambda place, why: failures.note(place, "sizes", why)
+        )
         owning = np.flatnonzero(counts > 0)
         for shape, members in groups_of(
             counts[owning], local.batch_size, local.epochs, self._most_together, self._workers.count
@@ -331,12 +367,23 @@ class LocalTrainer:
             positions = owning[members]
             sizes = counts[positions]
             names = [str(user_ids[p]) for p in positions]
-            seeds = np.array([user_seed(self.task.seed, t, name) for name in names], dtype=np.uint64)
-            draws = np.array([draw_seed(self.task.seed, t, name) for name in names], dtype=np.uint64)
+            seeds = np.array(
+                [user_seed(self.task.seed, t, name) for name in names], dtype=np.uint64
+            )
+            draws = np.array(
+                [draw_seed(self.task.seed, t, name) for name in names], dtype=np.uint64
+            )
             steps = step_rows(seeds, sizes, local.batch_size, local.epochs, shape)
             edges = np.concatenate([[0], np.cumsum(sizes)])
             load = partial(
-                self._loaded, failures, users[positions], positions, shape.width, edges, steps, draws
+                self._loaded,
+                failures,
+                users[positions],
+                positions,
+                shape.width,
+                edges,
+                steps,
+                draws,
             )
             rows = None
             if self.path == "compiled":
@@ -388,7 +435,9 @@ class LocalTrainer:
         return self._most or min(fitting, _MOST_USERS)
 
     def _models(self, origin: Tensor, group: Group, failures: Failures) -> Tensor:
-        """The models of the group's users after local training, shape (users, d); θ_t for those that fail."""
+        """The models of the group's users after local training, shape (users, d); θ_t for those
+        that fail.
+        """
         try:
             models = self._trained(origin, group)
         except BaseException as error:

@@ -27,17 +27,25 @@ class LocalSGD(Value):
 
     kind: ClassVar[str] = "sgd"
 
-    epochs: Annotated[int, Field("number of passes of a user over its examples per round", ge=1)] = 1
+    epochs: Annotated[
+        int, Field("number of passes of a user over its examples per round", ge=1)
+    ] = 1
     batch_size: Annotated[int, Field("number of examples per step of a user", ge=1)] = 8
     learning_rate: Annotated[float, Field("client learning rate η", "η", gt=0)] = 0.5
-    momentum: Annotated[float, Field("client momentum β, reset to 0 in each round", "β", ge=0, lt=1)] = 0.0
+    momentum: Annotated[
+        float, Field("client momentum β, reset to 0 in each round", "β", ge=0, lt=1)
+    ] = 0.0
     proximal: Annotated[float, Field("weight of FedProx's term μ/2·‖θ − θ_t‖²", "μ", ge=0)] = 0.0
     engine: Annotated[
         LocalEngine,
-        Field("auto: compiled if possible; vectorised: groups with torch.func; loop: one user at a time"),
+        Field(
+            "auto: compiled if possible; vectorised: groups with torch.func; loop: one user at a"
+            " time"
+        ),
     ] = "auto"
     micro_batch: Annotated[
-        int, Field("largest number of examples in one pass, to save memory; 0: the whole batch", ge=0)
+        int,
+        Field("largest number of examples in one pass, to save memory; 0: the whole batch", ge=0),
     ] = 0
 
     @property

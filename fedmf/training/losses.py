@@ -38,7 +38,9 @@ def position_losses(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Mean over an example's numbers of the squared error, shape (batch,); outputs are as many as labels."""
+    """Mean over an example's numbers of the squared error, shape (batch,); outputs are as many as
+    labels.
+    """
     return (outputs.reshape(labels.shape) - labels).square().reshape(len(labels), -1).mean(dim=1)
 
 

@@ -34,8 +34,8 @@ class Metric:
         terms: (outputs, labels) → x, shape (batch,) or (batch, k).
         higher_is_better: whether a larger value is a better model.
         clip_range: low < high; one user's value is clamped to it in private sums over users.
-        value: (S, n) → the metric, the same for all multiples (cS, cn); the mean of the first term if left
-            out.
+        value: (S, n) → the metric, the same for all multiples (cS, cn); the mean of the first term
+            if left out.
 
     Raises:
         ValueError: an impossible name or range.
@@ -53,12 +53,14 @@ class Metric:
     def __post_init__(self) -> None:
         if not (self.name.isidentifier() and self.name.isascii() and self.name.islower()):
             raise ValueError(
-                f"name (of a metric) must be lower-case letters, digits and underscores; got {self.name!r}."
+                "name (of a metric) must be lower-case letters, digits and underscores; got"
+                f" {self.name!r}."
             )
         low, high = self.clip_range
         if not -math.inf < low < high < math.inf:
             raise ValueError(
-                f"clip_range (of metric {self.name}) must be finite with low < high; got {self.clip_range}."
+                f"clip_range (of metric {self.name}) must be finite with low < high; got"
+                f" {self.clip_range}."
             )
 
     @property
@@ -94,11 +96,14 @@ def _absolute_error(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    return _per_example((outputs.reshape(labels.shape) - labels).square()) / max(1, labels[0].numel())
+    return _per_example((outputs.reshape(labels.shape) - labels).square()) / max(
+        1, labels[0].numel()
+    )
 
 
 def _agreement(outputs: Tensor, labels: Tensor) -> Tensor:
-    predicted, true = outputs > 0, labels > 0.5
+    predicted = outputs > 0
+    true = labels > 0.5
     return _per_example(2 * (predicted & true), predicted.int() + true.int())
 
 
@@ -108,31 +113,43 @@ _WIDEST: Final = 16.0
 
 
 def _score_counts(outputs: Tensor, labels: Tensor) -> Tensor:
-    """For each label of an example: in which bin its score is, counted apart for label 0 and label 1.
+    """For each label of an example: in which bin its score is, counted apart for label 0 and label
+    1.
 
     Returns:
         Shape (batch, labels × 2 × bins).
     """
     if labels.is_floating_point():
-        scores, true = outputs.flatten(1), labels.flatten(1) > 0.5
+        scores = outputs.flatten(1)
+        true = labels.flatten(1) > 0.5
     else:  # two classes
-        scores, true = (outputs[:, 1] - outputs[:, 0])[:, None], labels[:, None] == 1
-    place = (scores.nan_to_num(-_WIDEST).clamp(-_WIDEST, _WIDEST) + _WIDEST) * (_BINS / (2 * _WIDEST))
+        scores = (outputs[:, 1] - outputs[:, 0])[:, None]
+        true = labels[:, None] == 1
+    place = (scores.nan_to_num(-_WIDEST).clamp(-_WIDEST, _WIDEST) + _WIDEST) * (
+        _BINS / (2 * _WIDEST)
+    )
     bins = place.long().clamp(max=_BINS - 1) + _BINS * true
     return torch.nn.functional.one_hot(bins, 2 * _BINS).flatten(1)
 
 
 def _area(sums: Sequence[float], examples: int) -> float:
-    """Mean over labels of the share of pairs (a 0, a 1) in order of their bins, one bin counting ½."""
+    """Mean over labels of the share of pairs (a 0, a 1) in order of their bins, one bin
+    counting ½.
+    """
     areas = [
-        area for first in range(0, len(sums), 2 * _BINS) if not math.isnan(area := _area_of(sums, first))
+        area
+        for first in range(0, len(sums), 2 * _BINS)
+        if not math.isnan(area := _area_of(sums, first))
     ]
     return sum(areas) / len(areas) if areas else math.nan
 
 
 def _area_of(sums: Sequence[float], first: int) -> float:
-    negative, positive = sums[first : first + _BINS], sums[first + _BINS : first + 2 * _BINS]
-    pairs, below, right = sum(negative) * sum(positive), 0.0, 0.0
+    negative = sums[first : first + _BINS]
+    positive = sums[first + _BINS : first + 2 * _BINS]
+    pairs = sum(negative) * sum(positive)
+    below = 0.0
+    right = 0.0
     for zeros, ones in zip(negative, positive, strict=True):
         right += ones * (below + zeros / 2)
         below += zeros
@@ -159,19 +176,26 @@ ACCURACY = Metric("accuracy", _right, higher_is_better=True)
 TOKEN_ACCURACY = Metric("token_accuracy", _right_positions, higher_is_better=True, value=ratio)
 #: exp of the mean cross-entropy of a position, padding left out.
 PERPLEXITY = Metric(
-    "perplexity", _position_losses, higher_is_better=False, clip_range=(1.0, 1000.0), value=_exponential_ratio
+    "perplexity",
+    _position_losses,
+    higher_is_better=False,
+    clip_range=(1.0, 1000.0),
+    value=_exponential_ratio,
 )
 #: Mean absolute error.
 MAE = Metric("mae", _absolute_error, higher_is_better=False, clip_range=(0.0, 10.0))
 #: Root of the mean squared error.
-RMSE = Metric("rmse", _squared_error, higher_is_better=False, clip_range=(0.0, 10.0), value=_root_mean)
+RMSE = Metric(
+    "rmse", _squared_error, higher_is_better=False, clip_range=(0.0, 10.0), value=_root_mean
+)
 #: F1 over all examples and labels together (micro average).
 F1 = Metric("f1", _agreement, higher_is_better=True, value=ratio)
 #: Area under the ROC curve, averaged over labels; of data with two classes, of the second one.
 #:
-#: It is no function of sums over examples, but that of scores rounded to 256 bins of width ⅛ of the logit in
-#: [−16, 16] is one: of counts. It is exact for rounded scores, and differs from that of the scores themselves
-#: by at most ½·Σ_b p_b·n_b, with p_b and n_b the shares of the ones and of the zeros that lie in bin b.
+#: It is no function of sums over examples, but that of scores rounded to 256 bins of width ⅛ of the
+#: logit in [−16, 16] is one: of counts. It is exact for rounded scores, and differs from that of
+#: the scores themselves by at most ½·Σ_b p_b·n_b, with p_b and n_b the shares of the ones and of
+#: the zeros that lie in bin b.
 AUC = Metric("auc", _score_counts, higher_is_better=True, value=_area)
 #: All of these.
 METRICS: Final = (ACCURACY, AUC, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY)

@@ -1,4 +1,6 @@
-"""A task tried on made-up examples, so that errors are found before anything is spent or written."""
+"""A task tried on made-up examples, so that errors are found before anything is spent or
+written.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,24 @@ from fedmf.training.task import Task
 _WIDTH = 5
 #: Losses of an example alone and among others may differ by rounding.
 _TOLERANCE = {"rtol": 1e-3, "atol": 1e-5, "equal_nan": True}
-#: How much larger parameters are in a second pass: what a module does to large ones is then seen as well.
+#: How much larger parameters are in a second pass: what a module does to large ones is then seen as
+#: well.
 _LARGER = 16.0
 
 
 def preflight(task: Task, local: LocalSGD) -> None:
     """Train made-up users as the run will, and compute the metrics of made-up examples.
 
-    The examples are drawn from the declared structure; of the data set only the central test part is looked
-    at, so whether this raises tells nothing about any user.
+    The examples are drawn from the declared structure; of the data set only the central test part
+    is looked at, so whether this raises tells nothing about any user.
 
     Args:
         task: any.
         local: local training and its engine.
 
     Raises:
-        ConfigError: one line that names the cause and where in the task's own code it was raised; the
-            exception of that code is its ``__cause__``.
+        ConfigError: one line that names the cause and where in the task's own code it was raised;
+            the exception of that code is its ``__cause__``.
 
     Guarantees:
         Nothing is printed, and neither the model nor a global random generator moves.
@@ -62,32 +65,39 @@ def preflight(task: Task, local: LocalSGD) -> None:
             updates = OneByOne(task, local).train(task.model.initial().to(task.device), group)
         if moved := [name for name, state in other_states().items() if state != before[name]]:
             raise ConfigError(
-                "model and loss must draw random numbers from torch's generator alone, which is seeded "
-                f"for each user; they drew some from {' and '.join(moved)}. Use torch.rand and similar "
-                "functions."
+                "model and loss must draw random numbers from torch's generator alone, which is"
+                f" seeded for each user; they drew some from {' and '.join(moved)}. Use torch.rand"
+                " and similar functions."
             )
         if not torch.isfinite(updates).all():
-            raise ConfigError("update of a user must be finite; got one that is not for made-up examples.")
+            raise ConfigError(
+                "update of a user must be finite; got one that is not for made-up examples."
+            )
         with _stage(f"model and loss must be trainable with engine {local.engine!r}"):
             path, *_ = chosen_path(untouched, local)
             if path == "one by one":  # of others `chosen_path` knows it
                 _refuse_dependence(dependence(trainer_on(path), untouched, local, beside=False))
     for metric in task.metrics:
-        with _stage(f"metric {metric.name} must be a number computed from outputs {_seen(outputs)}"):
+        with _stage(
+            f"metric {metric.name} must be a number computed from outputs {_seen(outputs)}"
+        ):
             float(metric.of(outputs, labels))
 
 
 def _refuse_dependence(why: str) -> None:
     if why:
         raise ConfigError(
-            f"update of a user must depend on that user's examples alone; {why}. Model and loss must keep "
-            "nothing from one user to the next, in an attribute, a buffer, a generator or a global."
+            f"update of a user must depend on that user's examples alone; {why}. Model and loss"
+            " must keep nothing from one user to the next, in an attribute, a buffer, a generator"
+            " or a global."
         )
 
 
 def _compare_with_test_part(task: Task) -> None:
-    structure, dataset = task.structure, task.dataset
-    tests, device = len(dataset.test_labels), device_of(dataset.test_features)
+    structure = task.structure
+    dataset = task.dataset
+    tests = len(dataset.test_labels)
+    device = device_of(dataset.test_features)
     try:
         structure.features.check("test_features", dataset.test_features, tests, device)
         structure.labels.check("test_labels", dataset.test_labels, tests, device)
@@ -108,15 +118,20 @@ def _outputs_and_losses(task: Task, features: Features, labels: Tensor) -> Tenso
             raise ConfigError(
                 f"model must return one row for each of {examples} examples; got {_seen(outputs)}."
             )
-        with _stage(f"loss must take outputs {_seen(outputs)} and declared labels {task.structure.labels}"):
+        with _stage(
+            f"loss must take outputs {_seen(outputs)} and declared labels {task.structure.labels}"
+        ):
             losses = task.loss(outputs, labels)
             alone = task.loss(outputs[:1], labels[:1])
         if not isinstance(losses, Tensor) or losses.shape != (examples,):
             raise ConfigError(
-                f"loss must return one number for each example, shape ({examples},); got {_seen(losses)}."
+                f"loss must return one number for each example, shape ({examples},); got"
+                f" {_seen(losses)}."
             )
         if not torch.isfinite(losses).any():
-            raise ConfigError(f"loss must be finite; got {float(losses[0])} for every made-up example.")
+            raise ConfigError(
+                f"loss must be finite; got {float(losses[0])} for every made-up example."
+            )
         if not torch.allclose(alone, losses[:1], **_TOLERANCE):
             raise ConfigError(
                 "loss must treat examples one by one; got another loss for an example among others "
@@ -138,12 +153,14 @@ def _refuse_changed_state(task: Task, features: Features) -> None:
             with nullcontext() if factor == 1.0 else suppress(Exception):
                 module(features) if isinstance(features, Tensor) else module(**features)
             after = _state(module)
-            changed = sorted(name for name in before.keys() | after.keys() if not _same(before, after, name))
+            changed = sorted(
+                name for name in before.keys() | after.keys() if not _same(before, after, name)
+            )
             if changed:
                 raise ConfigError(
-                    f"model must not change its parameters or buffers in a pass; got another {changed[0]!r}. "
-                    "What it keeps of examples would be released without clipping or noise, and evaluation "
-                    "would change the model."
+                    "model must not change its parameters or buffers in a pass; got another"
+                    f" {changed[0]!r}. What it keeps of examples would be released without clipping"
+                    " or noise, and evaluation would change the model."
                 )
 
 
@@ -156,8 +173,11 @@ def _same(before: dict[str, Tensor], after: dict[str, Tensor], name: str) -> boo
     """Whether both have the same type, shape and bits; NaN is equal to itself."""
     if name not in before or name not in after:
         return False
-    one, other = before[name], after[name]
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and torch.equal(_bits(one), _bits(other))
+    one = before[name]
+    other = after[name]
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and torch.equal(
+        _bits(one), _bits(other)
+    )
 
 
 def _bits(tensor: Tensor) -> Tensor:

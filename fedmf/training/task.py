@@ -37,11 +37,12 @@ class Task:
     Args:
         dataset: users' examples and the central test part.
         model: the flat model; its template's parameters are θ_0.
-        loss: (outputs, labels) → per-example losses, shape (batch,); no example's loss depends on others.
+        loss: (outputs, labels) → per-example losses, shape (batch,); no example's loss depends on
+            others.
         metrics: reported in addition to the mean loss.
         structure: of one example; the test part has ``dataset.structure``.
-        seed: public seed of cohorts that are not secret, and of the order in which users go through their
-            examples.
+        seed: public seed of cohorts that are not secret, and of the order in which users go through
+            their examples.
 
     Raises:
         ValueError: metrics of one name, or named like another column of the table of metrics.
@@ -73,7 +74,9 @@ class Task:
 
     @torch.no_grad()
     def evaluate(self, parameters: Tensor) -> dict[str, float]:
-        """Mean loss, called ``loss``, and the metrics of θ on the central test part; empty if that is."""
+        """Mean loss, called ``loss``, and the metrics of θ on the central test part; empty if that
+        is.
+        """
         examples = len(self.dataset.test_labels)
         if not examples:
             return {}
@@ -81,8 +84,11 @@ class Task:
         return self.values(sums, examples)
 
     @torch.no_grad()
-    def sums(self, parameters: Tensor, features: Features, labels: Tensor) -> dict[str, tuple[float, ...]]:
-        """Sums over examples of the loss and of each metric's terms, by name; a few examples at a time.
+    def sums(
+        self, parameters: Tensor, features: Features, labels: Tensor
+    ) -> dict[str, tuple[float, ...]]:
+        """Sums over examples of the loss and of each metric's terms, by name; a few examples at a
+        time.
 
         Args:
             parameters: θ, shape (d,).
@@ -90,10 +96,13 @@ class Task:
             labels: likewise.
         """
         # Copies: a module may write into its parameters.
-        theta, rows = parameters.to(labels.device, copy=True), self._rows_of_a_pass
+        theta = parameters.to(labels.device, copy=True)
+        rows = self._rows_of_a_pass
         total: dict[str, NDArray[np.float64]] = {}
         for part, targets in zip(split_rows(features, rows), split_rows(labels, rows), strict=True):
-            outputs = self._evaluated.forward(theta, each(torch.clone, part))  # a module may write into them
+            outputs = self._evaluated.forward(
+                theta, each(torch.clone, part)
+            )  # a module may write into them
             terms = {"loss": (float(self.loss(outputs, targets).to(torch.float64).sum()),)}
             terms |= {metric.name: metric.sums(outputs, targets) for metric in self.metrics}
             total = {name: total.get(name, 0.0) + np.asarray(term) for name, term in terms.items()}
@@ -117,33 +126,44 @@ class Task:
 
     def values(self, sums: Mapping[str, tuple[float, ...]], examples: int) -> dict[str, float]:
         """Mean loss and metrics from sums over so many examples, by name."""
-        metrics = {metric.name: metric.value(sums[metric.name], examples) for metric in self.metrics}
+        metrics = {
+            metric.name: metric.value(sums[metric.name], examples) for metric in self.metrics
+        }
         return {"loss": sums["loss"][0] / examples, **metrics}
 
     def constant_inputs(self) -> tuple[PublicInput, ...]:
-        """What every process of a run must find again, taken as public: users in their order, by which
-        cohorts are drawn, and what the model has in addition to the trained parameters."""
-        ids, constants = self.dataset.user_ids, self.model.constants
+        """What every process of a run must find again, taken as public: users in their order, by
+        which cohorts are drawn, and what the model has in addition to the trained parameters.
+        """
+        ids = self.dataset.user_ids
+        constants = self.model.constants
         order = "numbered" if isinstance(ids, NumberedUsers) else _digest(list(ids))
         known = (PublicInput("order of users", f"{len(ids)} ids, {order}", "the data set"),)
         if not constants:
             return known
         numbers = sum(tensor.numel() for tensor in constants.values())
-        value = f"{numbers} numbers in {len(constants)} tensors, SHA-256 {self.model.constants_digest()}"
+        value = (
+            f"{numbers} numbers in {len(constants)} tensors, SHA-256"
+            f" {self.model.constants_digest()}"
+        )
         source = "the model, which must not be made from private rows"
         return (*known, PublicInput("frozen parameters and buffers", value, source))
 
     def identity(self) -> dict[str, str]:
-        """What makes a task this one, the same in every process: parts in words, long ones by digest.
+        """What makes a task this one, the same in every process: parts in words, long ones by
+        digest.
 
-        They are structure, users' ids in their order, names, shapes and initial values of the parameters,
-        frozen parameters and buffers, and qualified names of loss and metrics; neither examples nor the code
-        behind the names.
+        They are structure, users' ids in their order, names, shapes and initial values of the
+        parameters, frozen parameters and buffers, and qualified names of loss and metrics; neither
+        examples nor the code behind the names.
         """
-        model, ids = self.model, list(self.dataset.user_ids)
+        model = self.model
+        ids = list(self.dataset.user_ids)
         initial = hashlib.sha256(model.initial().cpu().numpy().astype("<f4").tobytes()).hexdigest()
         arrays = f"{len(model.arrays)} arrays, {_digest([model.arrays, initial])}"
-        metrics = [(one.name, qualified_name(one.terms), qualified_name(one.value)) for one in self.metrics]
+        metrics = [
+            (one.name, qualified_name(one.terms), qualified_name(one.value)) for one in self.metrics
+        ]
         return {
             "features": str(self.structure.features),
             "frozen": model.constants_digest(),

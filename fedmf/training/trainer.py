@@ -31,8 +31,8 @@ def checked_sum(
 ) -> tuple[ClippedSum, list[UserFailure]]:
     """Train users and sum their clipped updates; the sum is one that a server accepts.
 
-    A sum that no clipped updates have is made again, user by user with engine "loop": one engine's mistake
-    about one user must not make zeros of the others.
+    A sum that no clipped updates have is made again, user by user with engine "loop": one engine's
+    mistake about one user must not make zeros of the others.
 
     Args:
         trainer: of the users.
@@ -53,8 +53,11 @@ def checked_sum(
         total.check_bounds()
         return total, failures
     except ValueError as error:
-        _log.error("a sum over %d users is made again, user by user: %s This is a bug.", len(users), error)
-    reference, failures = trainer.reference(), []
+        _log.error(
+            "a sum over %d users is made again, user by user: %s This is a bug.", len(users), error
+        )
+    reference = trainer.reference()
+    failures = []
     total = sums.empty(trainer.task.device)
     for user in users:
         alone = total.like()
@@ -63,8 +66,9 @@ def checked_sum(
             alone.check_bounds()
         except ValueError as error:
             raise UnsoundSumError(
-                f"contribution (of one user) must be within the clip norm; got one that is not: {error} This "
-                "is a bug of fedmf; nothing of this round is released. Please report it."
+                "contribution (of one user) must be within the clip norm; got one that is not:"
+                f" {error} This is a bug of fedmf; nothing of this round is released. Please"
+                " report it."
             ) from error
         total.merge(alone)
     return total, failures
@@ -73,8 +77,8 @@ def checked_sum(
 def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm: float) -> float:
     """How long a cohort's local training and clipping takes on this machine.
 
-    As many made-up users as fit into a cohort, 64 at most, are trained twice, with the numbers of examples
-    that the first users own; the second time counts, scaled to the cohort.
+    As many made-up users as fit into a cohort, 64 at most, are trained twice, with the numbers of
+    examples that the first users own; the second time counts, scaled to the cohort.
 
     Args:
         task: any; its users' examples are not looked at.
@@ -95,7 +99,8 @@ def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm
         test_labels=labels[:1],
     )
     trainer = LocalTrainer(replace(task, dataset=dataset.to(task.device)), local)
-    parameters, seconds = task.model.initial().to(task.device), 0.0
+    parameters = task.model.initial().to(task.device)
+    seconds = 0.0
     for t in range(2):
         total = ClippedSum(parameters.numel(), clip_norm, task.device)
         begun = time.perf_counter()

@@ -1,4 +1,6 @@
-"""Cells of a results table that take minutes each: kept in a JSON file, so that a run can be continued."""
+"""Cells of a results table that take minutes each: kept in a JSON file, so that a run can be
+continued.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Cells:
     @property
     def widest(self) -> float:
         """The largest half width of an interval, relative to its value."""
-        return max((cell["half_width"] / cell["rmse"] for cell in self._cells.values()), default=0.0)
+        return max(
+            (cell["half_width"] / cell["rmse"] for cell in self._cells.values()), default=0.0
+        )
 
     def has(self, name: str, error: float) -> bool:
         """Whether the cell is there, with a relative error of delta that is no larger than this."""
@@ -43,5 +47,7 @@ class Cells:
         self._cells[name] = {**cell, "error": error}
         # Replaced as a whole: an interrupted run leaves the old file.
         fresh = self._path.with_suffix(".partial")
-        fresh.write_text(json.dumps(self._cells, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        fresh.write_text(
+            json.dumps(self._cells, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         os.replace(fresh, self._path)

@@ -1,7 +1,7 @@
 """Banded coefficients chosen through an accountant: tapered optimal ones, and bent powers.
 
-Both searches compare candidates by the approximate noise, which uses common draws; the noise of the chosen
-one is estimated anew.
+Both searches compare candidates by the approximate noise, which uses common draws; the noise of the
+chosen one is estimated anew.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ from fedmf.participation import Participation
 __all__ = ["bent_powers", "tapered_bands"]
 
 Found = tuple[Factorization, Mapping[str, float]]
-_KNOTS, _EVALUATIONS = 5, 200
+_KNOTS = 5
+_EVALUATIONS = 200
 
 
-def tapered_bands(contract: Participation, sampling: Sampling, epsilon: float, delta: float) -> Found:
-    """BandMF's coefficients brought linearly to 0 from b₀ to p (BandMF, Appendix H); p and b₀ searched."""
+def tapered_bands(
+    contract: Participation, sampling: Sampling, epsilon: float, delta: float
+) -> Found:
+    """BandMF's coefficients brought linearly to 0 from b₀ to p (BandMF, Appendix H); p and b₀
+    searched.
+    """
 
     def candidates() -> Iterator[Found]:
         for p in (2**i for i in range(5, int(math.log2(contract.min_separation)) + 1)):
@@ -40,11 +45,17 @@ def tapered_bands(contract: Participation, sampling: Sampling, epsilon: float, d
 
 
 def bent_powers(
-    contract: Participation, sampling: Sampling, epsilon: float, delta: float, start: Mapping[str, float]
+    contract: Participation,
+    sampling: Sampling,
+    epsilon: float,
+    delta: float,
+    start: Mapping[str, float],
 ) -> Found:
-    """The γ-BFR of this cell times e^{h(log(1+i))}, h linear between knots; its heights by Nelder–Mead.
+    """The γ-BFR of this cell times e^{h(log(1+i))}, h linear between knots; its heights by
+    Nelder–Mead.
 
-    It stands for optimised coefficients: the directions in which they are smooth on a logarithmic scale.
+    It stands for optimised coefficients: the directions in which they are smooth on a logarithmic
+    scale.
     """
     from scipy.optimize import minimize
 
@@ -71,7 +82,11 @@ def bent_powers(
 
 
 def _error(
-    strategy: Factorization, contract: Participation, sampling: Sampling, epsilon: float, delta: float
+    strategy: Factorization,
+    contract: Participation,
+    sampling: Sampling,
+    epsilon: float,
+    delta: float,
 ) -> float:
     scale = math.sqrt(float(query_variances(strategy, prefix(contract.rounds)).mean()))
     return scale * approximate_noise_of(sampling, strategy, contract, epsilon, delta).noise_std

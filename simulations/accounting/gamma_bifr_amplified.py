@@ -1,16 +1,19 @@
 """γ-BIFR ("Beyond Square Roots" 2026), amplified comparisons: ours beside the paper's.
 
-    python simulations/accounting/gamma_bifr_amplified.py [--rows TEXT]... [--epsilon E]... [--error 0.03]
+    python simulations/accounting/gamma_bifr_amplified.py [--rows TEXT]... [--epsilon E]... [--error
+    0.03]
 
-The paper's text gives neither the setting nor the heads of the four columns. n = 2048, k = 8, b = 256 and
-δ = 1e-5 come from the column without amplification (see simulations/design/gamma_bifr.py), whose ε is 8;
-ε = 1, 2, 4, 8 for the four others is inferred, and the rows of closed forms test it. Bands (powers of two)
-and the real parameter of a mechanism are searched for the amplified error at each ε; optimised coefficients
-are not, but for two rows: "BandMF + heuristic" tapers optimal bands (BandMF, Appendix H), and "coefficients
-searched" bends γ-BFR's at five places, where the paper's "w/ Opt." minimises over all coefficients. "bins"
-are Balls-in-Bins rows, the others name their sampling.
+The paper's text gives neither the setting nor the heads of the four columns. n = 2048, k = 8, b =
+256 and δ = 1e-5 come from the column without amplification (see simulations/design/gamma_bifr.py),
+whose ε is 8; ε = 1, 2, 4, 8 for the four others is inferred, and the rows of closed forms test it.
+Bands (powers of two) and the real parameter of a mechanism are searched for the amplified error at
+each ε; optimised coefficients are not, but for two rows: "BandMF + heuristic" tapers optimal bands
+(BandMF, Appendix H), and "coefficients searched" bends γ-BFR's at five places, where the paper's
+"w/ Opt." minimises over all coefficients. "bins" are Balls-in-Bins rows, the others name their
+sampling.
 
-Finished cells are kept in docs/results/gamma-bifr-amplified.json; a run that is stopped goes on where it was.
+Finished cells are kept in docs/results/gamma-bifr-amplified.json; a run that is stopped goes on
+where it was.
 """
 
 from __future__ import annotations
@@ -52,7 +55,11 @@ PAPER: dict[str, tuple[str, Sampling, tuple[float, ...]]] = {
     "BandMF, Poisson": ("banded-toeplitz", "cyclic-poisson", (24.45, 14.61, 9.19, 5.95)),
     "BandMF, b-min-sep": ("banded-toeplitz", "b-min-sep", (23.59, 13.48, 8.25, 4.71)),
     "BandMF, bins": ("banded-toeplitz", "balls-in-bins", (25.35, 14.59, 8.42, 4.83)),
-    "BandMF, coefficients searched, bins": ("bent-powers", "balls-in-bins", (22.80, 12.60, 7.44, 4.53)),
+    "BandMF, coefficients searched, bins": (
+        "bent-powers",
+        "balls-in-bins",
+        (22.80, 12.60, 7.44, 4.53),
+    ),
     "BandMF + heuristic, bins": ("tapered", "balls-in-bins", (24.71, 13.34, 7.57, 4.82)),
     "BandInvMF, bins": ("banded-inverse", "balls-in-bins", (28.79, 15.43, 8.42, 4.81)),
     "BLT, bins": ("blt", "balls-in-bins", (29.26, 15.50, 8.48, 4.87)),
@@ -68,15 +75,21 @@ def searched(
     if name == "bent-powers":
         start = cells.get(f"γ-BFR, bins, ε={epsilon:g}")
         if start is None:
-            raise SystemExit("the search for coefficients starts from γ-BFR, bins: compute that row first.")
+            raise SystemExit(
+                "the search for coefficients starts from γ-BFR, bins: compute that row first."
+            )
         return bent_powers(CONTRACT, sampling, epsilon, DELTA, start["params"])
     workload = prefix(CONTRACT.rounds)
-    mechanism, _ = amplified_mechanism(NamedMechanism(name), CONTRACT, workload, sampling, epsilon, DELTA)
+    mechanism, _ = amplified_mechanism(
+        NamedMechanism(name), CONTRACT, workload, sampling, epsilon, DELTA
+    )
     return mechanism.factorization, mechanism.params
 
 
 def cell(label: str, epsilon: float, error: float, cells: Cells) -> dict[str, object]:
-    """RMSE of the searched mechanism, half of its 95 % interval and the parameters that were found."""
+    """RMSE of the searched mechanism, half of its 95 % interval and the parameters that were
+    found.
+    """
     name, sampling, _ = PAPER[label]
     started = time.process_time()
     workload = prefix(CONTRACT.rounds)
@@ -95,11 +108,23 @@ def table(cells: Cells) -> str:
     """The finished cells: paper, ours, parameters."""
     widest = 100 * cells.widest
     lines = [
-        "RMSE of γ-BIFR's amplified comparisons: the paper's figure, ours, whose 95 % intervals are within",
-        f"± {widest:.2f} %, and our bands (arity, buffers) and parameter (λ, ν, γ, c). Setting (inferred):",
+        (
+            "RMSE of γ-BIFR's amplified comparisons: the paper's figure, ours, whose 95 % intervals"
+            " are within"
+        ),
+        (
+            f"± {widest:.2f} %, and our bands (arity, buffers) and parameter (λ, ν, γ, c). Setting"
+            " (inferred):"
+        ),
         "n = 2048, k = 8, b = 256, δ = 10⁻⁵, columns ε = 1, 2, 4, 8. Written by",
-        "`simulations/accounting/gamma_bifr_amplified.py`; empty cells are not computed yet. b-min-sep and",
-        "Poisson: Table 7; the others: Table 6. *Coefficients searched* bends those of γ-BFR; *heuristic*",
+        (
+            "`simulations/accounting/gamma_bifr_amplified.py`; empty cells are not computed yet."
+            " b-min-sep and"
+        ),
+        (
+            "Poisson: Table 7; the others: Table 6. *Coefficients searched* bends those of γ-BFR;"
+            " *heuristic*"
+        ),
         "has the bands and where its taper begins.",
         "",
         "| mechanism, sampling | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " |",
@@ -121,13 +146,23 @@ def table(cells: Cells) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", action="append", default=[], help="part of a row's name; default: all rows")
-    parser.add_argument("--epsilon", action="append", type=float, default=[], help="default: all four")
-    parser.add_argument("--error", type=float, default=0.03, help="relative standard error of delta")
-    parser.add_argument("--show", action="store_true", help="only write the table from the finished cells")
+    parser.add_argument(
+        "--rows", action="append", default=[], help="part of a row's name; default: all rows"
+    )
+    parser.add_argument(
+        "--epsilon", action="append", type=float, default=[], help="default: all four"
+    )
+    parser.add_argument(
+        "--error", type=float, default=0.03, help="relative standard error of delta"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="only write the table from the finished cells"
+    )
     options = parser.parse_args()
     cells = Cells(RESULTS / "gamma-bifr-amplified.json")
-    labels = [label for label in PAPER if not options.rows or any(part in label for part in options.rows)]
+    labels = [
+        label for label in PAPER if not options.rows or any(part in label for part in options.rows)
+    ]
     for label in [] if options.show else labels:
         for epsilon in reversed(options.epsilon or EPSILONS):
             name = f"{label}, ε={epsilon:g}"

@@ -1,11 +1,12 @@
-"""γ-BIFR ("Beyond Square Roots" 2026), Table 1 and Figure 2: which γ has the least error under Balls-in-Bins.
+"""γ-BIFR ("Beyond Square Roots" 2026), Table 1 and Figure 2: which γ has the least error under
+Balls-in-Bins.
 
     python simulations/accounting/gamma_bifr_gammas.py [--quick]
 
-Table 1 lists, for CIFAR-10 over 20 epochs and IMDb over 10, the γ that its authors took from a grid of
-amplified RMSE. Batch size and δ are lost in the paper's formulas: batches of 512 (97 or 98 and 48 a pass) and
-δ = 1e-5 are inferred: with 128, 256 or 1024 the grid's best γ are those of the table in next to no cell. The
-grid has steps of 0.05. All γ of a cell are compared on the same draws.
+Table 1 lists, for CIFAR-10 over 20 epochs and IMDb over 10, the γ that its authors took from a grid
+of amplified RMSE. Batch size and δ are lost in the paper's formulas: batches of 512 (97 or 98 and
+48 a pass) and δ = 1e-5 are inferred: with 128, 256 or 1024 the grid's best γ are those of the table
+in next to no cell. The grid has steps of 0.05. All γ of a cell are compared on the same draws.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from fedmf.participation import Participation
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
 from pictures import RESULTS, draw
 
-DELTA, STEP = 1e-5, 0.05
+DELTA = 1e-5
+STEP = 0.05
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 GRID = tuple(round(STEP * at, 2) for at in range(1, 20))
 WIDTHS = (2, 4, 8, 16, 32, 64)
@@ -68,11 +70,17 @@ class Grid:
         return self.errors[gamma] / self.least - 1.0
 
 
-def amplified(strategies: dict[float, Factorization], contract: Participation, epsilon: float) -> Grid:
+def amplified(
+    strategies: dict[float, Factorization], contract: Participation, epsilon: float
+) -> Grid:
     """RMSE of prefix sums of each strategy, times its noise under Balls-in-Bins."""
-    queries, errors, similar = prefix(contract.rounds), {}, None
+    queries = prefix(contract.rounds)
+    errors = {}
+    similar = None
     for gamma, C in strategies.items():
-        similar = approximate_noise_of("balls-in-bins", C, contract, epsilon, DELTA, similar=similar)
+        similar = approximate_noise_of(
+            "balls-in-bins", C, contract, epsilon, DELTA, similar=similar
+        )
         errors[gamma] = math.sqrt(float(query_variances(C, queries).mean())) * similar.noise_std
     return Grid(errors)
 
@@ -86,8 +94,14 @@ def page(quick: bool) -> list[str]:
     """Table 1, the paper's γ beside ours."""
     epsilons = (2.0, 8.0) if quick else EPSILONS
     lines = [
-        "γ-BIFR, Table 1: the γ of least amplified RMSE on a grid of steps 0.05, the paper's next to ours",
-        "(± a step), and how much larger our RMSE is at the paper's γ. Inferred: batches of 512, δ = 10⁻⁵,",
+        (
+            "γ-BIFR, Table 1: the γ of least amplified RMSE on a grid of steps 0.05, the paper's"
+            " next to ours"
+        ),
+        (
+            "(± a step), and how much larger our RMSE is at the paper's γ. Inferred: batches of"
+            " 512, δ = 10⁻⁵,"
+        ),
         "n = 1940, k = 20, b = 97 for CIFAR-10, n = 480, k = 10, b = 48 for IMDb; Balls-in-Bins.",
         "Written by `simulations/accounting/gamma_bifr_gammas.py`.",
         "",
@@ -101,9 +115,12 @@ def page(quick: bool) -> list[str]:
             cells = []
             for epsilon, paper in zip(EPSILONS, published, strict=True):
                 if epsilon in epsilons:
-                    grid = amplified(inverse_roots(bands, CONTRACTS[data]), CONTRACTS[data], epsilon)
+                    grid = amplified(
+                        inverse_roots(bands, CONTRACTS[data]), CONTRACTS[data], epsilon
+                    )
                     cells.append(
-                        f"{paper:.2f} / {grid.best:.2f} ± {STEP:.2f}; {100 * grid.excess(paper):+.1f} %"
+                        f"{paper:.2f} / {grid.best:.2f} ± {STEP:.2f};"
+                        f" {100 * grid.excess(paper):+.1f} %"
                     )
             lines.append(f"| {data}, p = {bands} | " + " | ".join(cells) + " |")
             print(lines[-1], flush=True)
@@ -112,11 +129,14 @@ def page(quick: bool) -> list[str]:
 
 
 def figure(quick: bool) -> None:
-    """(a) error against γ, the best bands for each; (b) the best γ and its gain over independent noise."""
+    """(a) error against γ, the best bands for each; (b) the best γ and its gain over independent
+    noise.
+    """
     contract = CONTRACTS["CIFAR-10"]
     n = contract.rounds
     whole: dict[str, list[tuple[float, float]]] = {}
-    best, gain = {}, {}
+    best = {}
+    gain = {}
     for epsilon in (8.0,) if quick else EPSILONS:
         alone = amplified({0.0: identity(n)}, contract, epsilon).least
         grids = {p: amplified(inverse_roots(p, contract), contract, epsilon) for p in (*WIDTHS, n)}
@@ -132,7 +152,13 @@ def figure(quick: bool) -> None:
             whole[f"γ-BFR, ε = {epsilon:g}"] = over_bands(banded, alone)
     draw(
         "gamma-bifr-fig2",
-        {"γ-BIFR with the best bandwidth": (whole, "exponent γ", "RMSE relative to independent noise")},
+        {
+            "γ-BIFR with the best bandwidth": (
+                whole,
+                "exponent γ",
+                "RMSE relative to independent noise",
+            )
+        },
         "",
     )
     draw(

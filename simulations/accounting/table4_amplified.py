@@ -2,12 +2,13 @@
 
     python simulations/accounting/table4_amplified.py [--rows TEXT]... [--error 0.02] [--show]
 
-n = 3900, k = 10, b = 390, δ = 1e-5, zero-out adjacency; RMSE of prefix sums times the noise. DP-SGD uses
-Poisson sampling, all other rows Balls-in-Bins. The strategies are those of the paper: optimised, where they
-are, without regard to the sampling. The paper's accountant samples the privacy loss plainly.
+n = 3900, k = 10, b = 390, δ = 1e-5, zero-out adjacency; RMSE of prefix sums times the noise. DP-SGD
+uses Poisson sampling, all other rows Balls-in-Bins. The strategies are those of the paper:
+optimised, where they are, without regard to the sampling. The paper's accountant samples the
+privacy loss plainly.
 
-Each finished cell is added to docs/results/table4-amplified.json at once: a run that is stopped goes on
-where it was, and a smaller --error computes anew only what was less accurate.
+Each finished cell is added to docs/results/table4-amplified.json at once: a run that is stopped
+goes on where it was, and a smaller --error computes anew only what was less accurate.
 docs/results/table4-amplified.md shows the cells that are there.
 """
 
@@ -52,34 +53,86 @@ PAPER: dict[str, tuple[str, dict[str, float], tuple[float, ...]]] = {
     "BandMF (p=4)": ("banded-toeplitz", {"bands": 4}, (27.00, 36.99, 45.90, 55.35, 68.64, 104.42)),
     "BandMF (p=16)": ("banded-toeplitz", {"bands": 16}, (15.00, 21.20, 28.13, 37.06, 56.29, 99.33)),
     "BandMF (p=64)": ("banded-toeplitz", {"bands": 64}, (8.77, 13.25, 19.76, 31.40, 56.07, 104.68)),
-    "BandMF (p=390)": ("banded-toeplitz", {"bands": 390}, (5.84, 10.42, 19.16, 35.94, 68.02, 128.79)),
+    "BandMF (p=390)": (
+        "banded-toeplitz",
+        {"bands": 390},
+        (5.84, 10.42, 19.16, 35.94, 68.02, 128.79),
+    ),
     "BandInvMF (p=2)": ("banded-inverse", {"bands": 2}, (9.70, 14.90, 24.41, 43.66, 82.77, 125.87)),
     "BandInvMF (p=4)": ("banded-inverse", {"bands": 4}, (8.07, 12.48, 20.76, 37.37, 70.90, 130.48)),
-    "BandInvMF (p=16)": ("banded-inverse", {"bands": 16}, (6.56, 11.23, 20.17, 37.09, 71.08, 130.90)),
-    "BandInvMF (p=64)": ("banded-inverse", {"bands": 64}, (6.39, 11.36, 20.87, 39.13, 74.06, 140.38)),
-    # Without amplification, too, the paper's figure is below a certified bound: see docs/dev/errata.md.
-    "BandInvMF (p=390)": ("banded-inverse", {"bands": 390}, (5.66, 9.86, 17.76, 33.25, 62.84, 119.20)),
+    "BandInvMF (p=16)": (
+        "banded-inverse",
+        {"bands": 16},
+        (6.56, 11.23, 20.17, 37.09, 71.08, 130.90),
+    ),
+    "BandInvMF (p=64)": (
+        "banded-inverse",
+        {"bands": 64},
+        (6.39, 11.36, 20.87, 39.13, 74.06, 140.38),
+    ),
+    # Without amplification, too, the paper's figure is below a certified bound: see
+    # docs/dev/errata.md.
+    "BandInvMF (p=390)": (
+        "banded-inverse",
+        {"bands": 390},
+        (5.66, 9.86, 17.76, 33.25, 62.84, 119.20),
+    ),
     "BLT": ("blt", {}, (5.87, 10.67, 19.50, 35.97, 69.41, 127.69)),
 }
 # What half of ε multiplies the noise by, about: where the next search begins.
 _LESS_EPSILON = 1.5
 NOTES = (
-    "DP-SGD agrees within 0.3 %, the closed forms within 2 %, more often above the paper than below. For",
-    "λ = 0.95, plain sampling from P leaves the noise of 10⁵ draws uncertain by 2 % at δ = 10⁻⁵, and few",
-    "rare draws give a value that is more often too low than too high. The paper does not say how many",
-    "draws it used, so this explains the size of the differences and does not prove their cause. BISR",
-    "with p = 16 at ε = 1 confirms that the printed 20.25 is a misprint of 30.25. BandInvMF with p = 64",
-    "is lower by 6 to 9 % at every ε. With p = 390 the paper's figure is below a certified bound without",
-    "amplification already ([errata](../dev/errata.md#bandinvmf-with-p--b)). With p = 2 it is the family",
-    "of DP-λCGD: ours is 1 to 5 % above the row λ = 0.975, as it should be, the paper's up to 21 %. No",
-    "one λ explains its six cells (0.982 fits ε ≥ 1 within 2.2 %, 0.983 fits ε = 0.5, and the cell at",
-    "0.25 is nearly that of the row λ = 0.975). For the other p we found no explanation. The offsets of p",
-    "= 64 and p = 390 are the same at every ε, so they lie in the strategy and not in the accountant.",
+    (
+        "DP-SGD agrees within 0.3 %, the closed forms within 2 %, more often above the paper than"
+        " below. For"
+    ),
+    (
+        "λ = 0.95, plain sampling from P leaves the noise of 10⁵ draws uncertain by 2 % at δ ="
+        " 10⁻⁵, and few"
+    ),
+    (
+        "rare draws give a value that is more often too low than too high. The paper does not say"
+        " how many"
+    ),
+    (
+        "draws it used, so this explains the size of the differences and does not prove their"
+        " cause. BISR"
+    ),
+    (
+        "with p = 16 at ε = 1 confirms that the printed 20.25 is a misprint of 30.25. BandInvMF"
+        " with p = 64"
+    ),
+    (
+        "is lower by 6 to 9 % at every ε. With p = 390 the paper's figure is below a certified"
+        " bound without"
+    ),
+    (
+        "amplification already ([errata](../dev/errata.md#bandinvmf-with-p--b)). With p = 2 it is"
+        " the family"
+    ),
+    (
+        "of DP-λCGD: ours is 1 to 5 % above the row λ = 0.975, as it should be, the paper's up to"
+        " 21 %. No"
+    ),
+    (
+        "one λ explains its six cells (0.982 fits ε ≥ 1 within 2.2 %, 0.983 fits ε = 0.5, and the"
+        " cell at"
+    ),
+    (
+        "0.25 is nearly that of the row λ = 0.975). For the other p we found no explanation. The"
+        " offsets of p"
+    ),
+    (
+        "= 64 and p = 390 are the same at every ε, so they lie in the strategy and not in the"
+        " accountant."
+    ),
 )
 
 
 def cells_of(label: str, relative_error: float) -> Callable[[float], dict[str, float]]:
-    """From ε to the cell: RMSE, half of its 95 % interval, the draws. To be called from large to small ε."""
+    """From ε to the cell: RMSE, half of its 95 % interval, the draws. To be called from large to
+    small ε.
+    """
     name, params, _ = PAPER[label]
     strategy = build(name, CONTRACT, params=params).factorization
     scale = math.sqrt(float(query_variances(strategy, prefix(CONTRACT.rounds)).mean()))
@@ -125,7 +178,10 @@ def table(cells: Cells) -> str:
     """The finished cells: paper and ours."""
     widest = 100 * cells.widest
     lines = [
-        "RMSE at n = 3900, k = 10, b = 390, δ = 10⁻⁵ with amplification (DP-λCGD, Table 4): the paper's",
+        (
+            "RMSE at n = 3900, k = 10, b = 390, δ = 10⁻⁵ with amplification (DP-λCGD, Table 4): the"
+            " paper's"
+        ),
         f"figure and ours, whose 95 % intervals are within ± {widest:.2f} %.",
         "DP-SGD with Poisson sampling (upper bounds), the rest with Balls-in-Bins. Written by",
         "`simulations/accounting/table4_amplified.py`; what was not computed is left empty.",
@@ -146,15 +202,24 @@ def table(cells: Cells) -> str:
             shown.append(f"{paper:.2f} / {found['rmse']:.2f}")
         if any(shown):
             lines.append(f"| {label} | " + " | ".join(shown) + " |")
-    lines += ["", f"{finished} cells of {len(PAPER) * len(EPSILONS)}; {differ} differ by more than 1 %."]
+    lines += [
+        "",
+        f"{finished} cells of {len(PAPER) * len(EPSILONS)}; {differ} differ by more than 1 %.",
+    ]
     return "\n".join([*lines, "", *NOTES]) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", action="append", default=[], help="part of a row's name; default: all rows")
-    parser.add_argument("--error", type=float, default=0.02, help="relative standard error of delta")
-    parser.add_argument("--show", action="store_true", help="only write the table from the finished cells")
+    parser.add_argument(
+        "--rows", action="append", default=[], help="part of a row's name; default: all rows"
+    )
+    parser.add_argument(
+        "--error", type=float, default=0.02, help="relative standard error of delta"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="only write the table from the finished cells"
+    )
     options = parser.parse_args()
     cells = Cells(RESULTS / "table4-amplified.json")
 

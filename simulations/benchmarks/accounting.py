@@ -2,9 +2,10 @@
 
     python simulations/benchmarks/accounting.py [--json]
 
-Noise of DP-λCGD (λ = 0.95) at n = 3900, k = 10, b = 390, ε = 8, δ = 1e-5 with a relative standard error of δ
-of 1 %; seconds of CPU, the search for the noise included. "samples" compares the draws of the final estimate
-with those that plain sampling needs for the same error; its variance is estimated from the same draws.
+Noise of DP-λCGD (λ = 0.95) at n = 3900, k = 10, b = 390, ε = 8, δ = 1e-5 with a relative standard
+error of δ of 1 %; seconds of CPU, the search for the noise included. "samples" compares the draws
+of the final estimate with those that plain sampling needs for the same error; its variance is
+estimated from the same draws.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from fedmf.mechanisms.closed_forms import cgd
 from fedmf.participation import Participation
 
 CONTRACT = Participation(3900, 10, 390)
-EPSILON, DELTA, ERROR = 8.0, 1e-5, 0.01
+EPSILON = 8.0
+DELTA = 1e-5
+ERROR = 0.01
 
 
 def result(name: str, value: float, unit: str, baseline: float | None = None) -> dict[str, object]:
@@ -62,7 +65,9 @@ def main() -> None:
         return
     for row in rows:
         beside = (
-            "" if row["ratio"] is None else f"   baseline {row['baseline']:.4g}, {row['ratio']:.3g} times"
+            ""
+            if row["ratio"] is None
+            else f"   baseline {row['baseline']:.4g}, {row['ratio']:.3g} times"
         )
         print(f"{row['name']:42} {row['value']:.4g} {row['unit']}{beside}")
 

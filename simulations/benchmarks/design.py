@@ -4,16 +4,17 @@
     python simulations/benchmarks/design.py --table [--rounds N]... [--only MECHANISM]... [--json]
     python simulations/benchmarks/design.py --command [--rounds N]... [--repeats R] [--json]
 
-With --table every mechanism that `fedmf design --all` compares for N rounds is designed alone (b = N/4,
-k = 4; from 10⁵ on b = N/10, k = 10), in CPU-seconds of one thread, and so is the amplified search of four
-mechanisms at n = 2,048, b = 256 (`--rounds 0` for these alone). Its baseline is the limit for a whole
-table or search.
+With --table every mechanism that `fedmf design --all` compares for N rounds is designed alone (b =
+N/4, k = 4; from 10⁵ on b = N/10, k = 10), in CPU-seconds of one thread, and so is the amplified
+search of four mechanisms at n = 2,048, b = 256 (`--rounds 0` for these alone). Its baseline is the
+limit for a whole table or search.
 
-With --command the whole of `fedmf design` (k = 4, b = N/4, ε = 2, δ = 10⁻⁵) is timed from outside, on the
-cores that this process may use: medians of R runs, CPU-seconds of all its processes and seconds waited.
+With --command the whole of `fedmf design` (k = 4, b = N/4, ε = 2, δ = 10⁻⁵) is timed from outside,
+on the cores that this process may use: medians of R runs, CPU-seconds of all its processes and
+seconds waited.
 
-The baseline is the target in seconds; a ratio below 1 is faster. The cache on disk is off. Other libraries'
-times: simulations/design/neighbours.py.
+The baseline is the target in seconds; a ratio below 1 is faster. The cache on disk is off. Other
+libraries' times: simulations/design/neighbours.py.
 """
 
 from __future__ import annotations
@@ -60,8 +61,11 @@ def general_sensitivity() -> None:
 
 
 def sensitivity_at_ten_thousand(kind: str) -> Job:
-    """n = 10⁴, k = 10, b = 400: p-banded with p = b, a bumpy Toeplitz C of p = n, a BLT that rises first."""
-    n, rng = 10_000, np.random.default_rng(0)
+    """n = 10⁴, k = 10, b = 400: p-banded with p = b, a bumpy Toeplitz C of p = n, a BLT that rises
+    first.
+    """
+    n = 10_000
+    rng = np.random.default_rng(0)
     if kind == "banded":
         inside = np.add.outer(np.arange(n), np.arange(400)) < n
         C = Banded(np.where(inside, rng.random((n, 400)) + 0.01, 0.0))
@@ -83,7 +87,12 @@ JOBS: tuple[tuple[str, str, float, Job], ...] = (
     ("blt n=2000, 3 buffers", "blt", 10.0, mechanism("blt", 2000, 5, 400, buffers=3)),
     ("sensitivity of a random C >= 0, n=2000", "identity", 5.0, general_sensitivity),
     *(
-        (f"sensitivity n=1e4 k=10 b=400, {kind}", "identity", 10.0, sensitivity_at_ten_thousand(kind))
+        (
+            f"sensitivity n=1e4 k=10 b=400, {kind}",
+            "identity",
+            10.0,
+            sensitivity_at_ten_thousand(kind),
+        )
         for kind in ("banded", "buffered", "bumpy")
     ),
 )
@@ -110,10 +119,20 @@ def table(rounds: Sequence[int], only: Sequence[str], as_json: bool) -> None:
         start = time.process_time()
         (row,) = design(contract, [name], 2.0, 1e-5, **more)
         spent = time.process_time() - start
-        line = {"name": f"{name} {label}", "value": spent, "unit": "CPU s", "baseline": "limit",
-                "ratio": spent / limit, "rmse": row["rmse"]}  # fmt: skip
+        line = {
+            "name": f"{name} {label}",
+            "value": spent,
+            "unit": "CPU s",
+            "baseline": "limit",
+            "ratio": spent / limit,
+            "rmse": row["rmse"],
+        }
         print(
-            json.dumps(line) if as_json else f"{line['name']:<44}{spent:>9.2f} s  rmse {row['rmse']:.8g}",
+            (
+                json.dumps(line)
+                if as_json
+                else f"{line['name']:<44}{spent:>9.2f} s  rmse {row['rmse']:.8g}"
+            ),
             flush=True,
         )
 
@@ -121,45 +140,79 @@ def table(rounds: Sequence[int], only: Sequence[str], as_json: bool) -> None:
         k = 4 if n < 100_000 else 10
         for name in names_to_compare(n) if n else ():
             if name.startswith(tuple(only) or ""):
-                timed(f"n={n}", Participation(n, k, n // k), _TABLE_LIMITS.get(n, _SEARCH_LIMIT), name)
+                timed(
+                    f"n={n}", Participation(n, k, n // k), _TABLE_LIMITS.get(n, _SEARCH_LIMIT), name
+                )
     for name in _AMPLIFIED if 0 in rounds else ():
         if name.startswith(tuple(only) or ""):
-            timed("balls-in-bins n=2048 b=256", Participation(2048, 8, 256), _SEARCH_LIMIT, name,
-                  sampling="balls-in-bins")  # fmt: skip
+            timed(
+                "balls-in-bins n=2048 b=256",
+                Participation(2048, 8, 256),
+                _SEARCH_LIMIT,
+                name,
+                sampling="balls-in-bins",
+            )
 
 
 def command(rounds: Sequence[int], repeats: int, as_json: bool) -> None:
     """Medians for the whole command."""
     for n in rounds:
-        given = {"rounds": n, "max-participations": 4, "min-separation": n // 4, "epsilon": 2, "delta": 1e-5}
+        given = {
+            "rounds": n,
+            "max-participations": 4,
+            "min-separation": n // 4,
+            "epsilon": 2,
+            "delta": 1e-5,
+        }
         options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
         taken = []
         for _ in range(repeats):
-            before, start = os.times(), time.perf_counter()
+            before = os.times()
+            start = time.perf_counter()
             subprocess.run(
                 [sys.executable, "-m", "fedmf", "design", *options, "--json"],
                 check=True,
                 stdout=subprocess.DEVNULL,
             )
-            waited, after = time.perf_counter() - start, os.times()
-            cpu = after.children_user + after.children_system - before.children_user - before.children_system
+            waited = time.perf_counter() - start
+            after = os.times()
+            cpu = (
+                after.children_user
+                + after.children_system
+                - before.children_user
+                - before.children_system
+            )
             taken.append((cpu, waited))
         limit = _TABLE_LIMITS.get(n, _SEARCH_LIMIT)
         for unit, values in zip(("CPU s", "s"), zip(*taken, strict=True), strict=True):
             value = statistics.median(values)
-            line = {"name": f"fedmf design n={n}", "value": value, "unit": unit, "baseline": "limit",
-                    "ratio": value / limit}  # fmt: skip
-            print(json.dumps(line) if as_json else f"{line['name']:<44}{value:>9.2f} {unit}", flush=True)
+            line = {
+                "name": f"fedmf design n={n}",
+                "value": value,
+                "unit": unit,
+                "baseline": "limit",
+                "ratio": value / limit,
+            }
+            print(
+                json.dumps(line) if as_json else f"{line['name']:<44}{value:>9.2f} {unit}",
+                flush=True,
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", default=[], help="jobs whose name starts so; repeatable")
+    parser.add_argument(
+        "--only", action="append", default=[], help="jobs whose name starts so; repeatable"
+    )
     parser.add_argument("--repeats", type=int, default=1, help="fresh builds; the best counts")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
-    parser.add_argument("--table", action="store_true", help="every mechanism of a comparison, and searches")
+    parser.add_argument(
+        "--table", action="store_true", help="every mechanism of a comparison, and searches"
+    )
     parser.add_argument("--command", action="store_true", help="the whole command, from outside")
-    parser.add_argument("--rounds", type=int, action="append", help="n of --table or --command; repeatable")
+    parser.add_argument(
+        "--rounds", type=int, action="append", help="n of --table or --command; repeatable"
+    )
     options = parser.parse_args()
     if options.command:
         command(options.rounds or [10**3, 10**4, 10**5, 10**6], options.repeats, options.json)
@@ -171,10 +224,22 @@ def main() -> None:
         if needed not in names() or not name.startswith(tuple(options.only) or ""):
             continue
         # The catalogue keeps recent optima in memory, so only the first build of a process counts.
-        value = min(seconds(job) for _ in range(options.repeats)) if needed == "identity" else seconds(job)
-        row = {"name": name, "value": value, "unit": "s", "baseline": "target", "ratio": value / target}
+        value = (
+            min(seconds(job) for _ in range(options.repeats))
+            if needed == "identity"
+            else seconds(job)
+        )
+        row = {
+            "name": name,
+            "value": value,
+            "unit": "s",
+            "baseline": "target",
+            "ratio": value / target,
+        }
         against = f"target {target:>8.1f} s  ratio {row['ratio']:.3f}"
-        print(json.dumps(row) if options.json else f"{name:<40}{value:>9.2f} s  {against}", flush=True)
+        print(
+            json.dumps(row) if options.json else f"{name:<40}{value:>9.2f} s  {against}", flush=True
+        )
 
 
 if __name__ == "__main__":

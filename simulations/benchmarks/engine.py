@@ -1,13 +1,15 @@
-"""Users trained per second, clip and exact sum included, against a loop of automatic differentiation.
+"""Users trained per second, clip and exact sum included, against a loop of automatic
+differentiation.
 
     python simulations/benchmarks/engine.py [--models mlp cnn ...] [--turns 11] [--engines auto ...]
         [--before TREE] [--peers NAME[=PYTHON] ...] [--json]
 
-Users have 20 examples and take two steps of 10 at learning rate 0.1, clip norm 1, all in one thread. Each
-turn trains some users by every way, one after the other; rates and ratios are medians over turns, in
-processor time, so that other programs count for little. TREE is another version of this repository. Peers are
-other libraries: jax and jax-privacy (`engine_jax.py`), pfl, flwr, opake and opacus (`engine_peers.py`); each
-trains in a process of its own, at its turn, by this Python or by the one that is named.
+Users have 20 examples and take two steps of 10 at learning rate 0.1, clip norm 1, all in one
+thread. Each turn trains some users by every way, one after the other; rates and ratios are medians
+over turns, in processor time, so that other programs count for little. TREE is another version of
+this repository. Peers are other libraries: jax and jax-privacy (`engine_jax.py`), pfl, flwr, opake
+and opacus (`engine_peers.py`); each trains in a process of its own, at its turn, by this Python or
+by the one that is named.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
 
-EXAMPLES, BATCH, CLASSES, TOKENS, LENGTH = 20, 10, 10, 200, 20
+EXAMPLES = 20
+BATCH = 10
+CLASSES = 10
+TOKENS = 200
+LENGTH = 20
 LOCAL = LocalSGD(batch_size=BATCH, learning_rate=0.1)
 
 
@@ -58,8 +64,10 @@ class Tutorial(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
-        self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, CLASSES)
+        self.conv1 = nn.Conv2d(1, 10, 5)
+        self.conv2 = nn.Conv2d(10, 20, 5)
+        self.fc1 = nn.Linear(320, 50)
+        self.fc2 = nn.Linear(50, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         """As there."""
@@ -75,7 +83,8 @@ class Residual(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         layers = [
-            (nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.GroupNorm(4, channels)) for _ in "ab"
+            (nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.GroupNorm(4, channels))
+            for _ in "ab"
         ]
         self.inner = nn.Sequential(*layers[0], nn.ReLU(), *layers[1])
 
@@ -89,7 +98,9 @@ class Words(nn.Module):
 
     def __init__(self, layer: nn.Module, width: int) -> None:
         super().__init__()
-        self.embedding, self.layer, self.head = nn.Embedding(TOKENS, width), layer, nn.Linear(width, TOKENS)
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.layer = layer
+        self.head = nn.Linear(width, TOKENS)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of each position."""
@@ -115,8 +126,21 @@ def cnn() -> nn.Sequential:
 def lenet() -> nn.Sequential:
     """LeNet-5 with tanh and means."""
     return nn.Sequential(
-        *(nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh()),
-        *(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh()),
+        *(
+            nn.Conv2d(1, 6, 5, padding=2),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.Tanh(),
+        ),
+        *(
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(400, 120),
+            nn.Tanh(),
+            nn.Linear(120, 84),
+            nn.Tanh(),
+        ),
         nn.Linear(84, CLASSES),
     )
 
@@ -124,7 +148,9 @@ def lenet() -> nn.Sequential:
 def resnet() -> nn.Module:
     """Three residual blocks of 16 channels."""
     blocks = nn.Sequential(*(Residual(16) for _ in range(3)))
-    return nn.Sequential(nn.Conv2d(1, 16, 3, 2, 1), blocks, nn.Flatten(), nn.Linear(16 * 14 * 14, CLASSES))
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, 2, 1), blocks, nn.Flatten(), nn.Linear(16 * 14 * 14, CLASSES)
+    )
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -138,33 +164,46 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet-gn": resnet,
     "lora": lambda: with_lora(dense(784, 128, CLASSES), rank=8, alpha=8.0, targets=["3"]),
     "lstm": lambda: Words(nn.LSTM(32, 32, batch_first=True), 32),
-    "transformer": lambda: Words(nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), 32),
+    "transformer": lambda: Words(
+        nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), 32
+    ),
 }
 
 
 def task_of(model: str, users: int) -> Task:
     """A model and users with made-up examples."""
     torch.manual_seed(0)
-    module, count = MODELS[model](), users * EXAMPLES
-    owned, names = np.split(np.arange(count), users), [f"u{u}" for u in range(users)]
+    module = MODELS[model]()
+    count = users * EXAMPLES
+    owned = np.split(np.arange(count), users)
+    names = [f"u{u}" for u in range(users)]
     if model in ("lstm", "transformer"):
         tokens = torch.randint(TOKENS, (count, LENGTH + 1))
-        features, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        return next_token(InMemoryDataset(features, labels, owned, names, features, labels), module, TOKENS)
-    features, labels = torch.randn(count, 1, 28, 28), torch.randint(CLASSES, (count,))
-    return classification(InMemoryDataset(features, labels, owned, names, features, labels, CLASSES), module)
+        features = tokens[:, :-1].contiguous()
+        labels = tokens[:, 1:].contiguous()
+        return next_token(
+            InMemoryDataset(features, labels, owned, names, features, labels), module, TOKENS
+        )
+    features = torch.randn(count, 1, 28, 28)
+    labels = torch.randint(CLASSES, (count,))
+    return classification(
+        InMemoryDataset(features, labels, owned, names, features, labels, CLASSES), module
+    )
 
 
 def loop(task: Task) -> Callable[[], object]:
     """What one would write: automatic differentiation on views of one vector."""
-    module, loss = copy.deepcopy(task.model.module).to(task.device), task.loss
+    module = copy.deepcopy(task.model.module).to(task.device)
+    loss = task.loss
     parameters = [p for p in module.parameters() if p.requires_grad]
     start = torch.cat([p.detach().flatten() for p in parameters])
-    flat, slopes = start.clone(), torch.zeros_like(start)
+    flat = start.clone()
+    slopes = torch.zeros_like(start)
     for p, value, slope in zip(
         parameters, *(task.model.unflatten(v).values() for v in (flat, slopes)), strict=True
     ):
-        p.data, p.grad = value, slope
+        p.data = value
+        p.grad = slope
 
     def train() -> Tensor:
         total = torch.zeros_like(start)
@@ -191,7 +230,8 @@ def engines(model: str, users: int, names: list[str]) -> dict[str, Callable[[], 
             trainer = LocalTrainer(task, replace(LOCAL, engine=engine))  # type: ignore[arg-type]
         except ValueError:  # torch.func cannot batch it
             continue
-        origin, names = task.model.initial(), list(task.dataset.user_ids)
+        origin = task.model.initial()
+        names = list(task.dataset.user_ids)
 
         def train(
             trainer: LocalTrainer = trainer, origin: Tensor = origin, names: list[str] = names
@@ -224,7 +264,9 @@ class Other:
         self._process = subprocess.Popen(command, env=environment, **pipes)
 
     def ask(self, line: str) -> str:
-        """Its answer: to a model and a number of users "ready", or "none"; to "turn" processor seconds."""
+        """Its answer: to a model and a number of users "ready", or "none"; to "turn" processor
+        seconds.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
@@ -251,13 +293,19 @@ def serve(make: Callable[[str, int], Callable[[], object] | None]) -> None:
 
 def main() -> None:
     """Print a line for each model and way."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--engines", nargs="+", choices=("auto", "vectorised", "loop"), default=["auto"])
+    parser.add_argument(
+        "--engines", nargs="+", choices=("auto", "vectorised", "loop"), default=["auto"]
+    )
     parser.add_argument("--turns", type=int, default=11)
     parser.add_argument("--users", type=int, default=64, help="trained in a turn")
     parser.add_argument("--before", type=Path, help="a tree of another version")
-    parser.add_argument("--peers", nargs="+", default=[], metavar="NAME[=PYTHON]", help="other libraries")
+    parser.add_argument(
+        "--peers", nargs="+", default=[], metavar="NAME[=PYTHON]", help="other libraries"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--serve", action="store_true", help="train as standard input says")
     options = parser.parse_args()
@@ -265,7 +313,8 @@ def main() -> None:
     if options.serve:
         serve(lambda model, users: next(iter(engines(model, users, ["auto"]).values()), None))
         return
-    here, others = Path(__file__).resolve(), dict[str, Other]()
+    here = Path(__file__).resolve()
+    others = dict[str, Other]()
     if options.before:
         others["before"] = Other([sys.executable, str(here), "--serve"], options.before)
     for peer in options.peers:
@@ -278,7 +327,9 @@ def main() -> None:
             **engines(model, options.users, options.engines),
         }
         made = {name: lambda train=train: seconds(train) for name, train in local.items()}
-        asked = {name: other.ask(json.dumps([model, options.users])) for name, other in others.items()}
+        asked = {
+            name: other.ask(json.dumps([model, options.users])) for name, other in others.items()
+        }
         made |= {name: others[name].seconds for name, answer in asked.items() if answer == "ready"}
         spent: dict[str, list[float]] = {name: [] for name in made}
         for turn in range(options.turns + 1):

@@ -1,7 +1,9 @@
-"""The users of `engine.py` trained in JAX as an expert writes it: one compiled pass that scans over users.
+"""The users of `engine.py` trained in JAX as an expert writes it: one compiled pass that scans over
+users.
 
-Started by `engine.py --peers jax jax-privacy`; that Python needs jax, and for the second jax-privacy, whose
-transformation then clips and sums what users make of the model, one at a time, which is its fastest here.
+Started by `engine.py --peers jax jax-privacy`; that Python needs jax, and for the second
+jax-privacy, whose transformation then clips and sums what users make of the model, one at a time,
+which is its fastest here.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ import jax  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
 import numpy as np
 
-EXAMPLES, BATCH, CLASSES, RATE = 20, 10, 10, 0.1
+EXAMPLES = 20
+BATCH = 10
+CLASSES = 10
+RATE = 0.1
 SIZES = {"logistic": (784, CLASSES), "mlp": (784, 128, 64, CLASSES), "lora": (784, 128, CLASSES)}
 SIZES["small mlp"] = (784, 64, CLASSES)
 RANK = 8
@@ -29,7 +34,9 @@ Arrays = dict[str, Any]
 def arrays(sizes: dict[str, tuple[int, ...]]) -> Arrays:
     """Normal numbers, divided by the root of the number of inputs."""
     generator = np.random.default_rng(0)
-    drawn = {name: generator.standard_normal(shape) / shape[0] ** 0.5 for name, shape in sizes.items()}
+    drawn = {
+        name: generator.standard_normal(shape) / shape[0] ** 0.5 for name, shape in sizes.items()
+    }
     return {name: jnp.asarray(value, jnp.float32) for name, value in drawn.items()}
 
 
@@ -54,10 +61,12 @@ def make(model: str, users: int, library: str) -> Callable[[], object] | None:
     """Trains all users once; None for a model that is not here."""
     if model not in SIZES:
         return None
-    start, frozen = layers(model), Arrays()
+    start = layers(model)
+    frozen = Arrays()
     if model == "lora":
         adapter = arrays({"down": (128, RANK), "up": (RANK, CLASSES)})
-        start, frozen = adapter | {"up": 0 * adapter["up"]}, start
+        frozen = start
+        start = adapter | {"up": 0 * adapter["up"]}
     generator = np.random.default_rng(1)
     features = jnp.asarray(generator.standard_normal((users, EXAMPLES, 784)), jnp.float32)
     labels = jnp.asarray(generator.integers(CLASSES, size=(users, EXAMPLES)))
@@ -88,8 +97,11 @@ def make(model: str, users: int, library: str) -> Callable[[], object] | None:
     if library == "jax-privacy":
         from jax_privacy.clipping import clipped_fun  # pyright: ignore[reportMissingImports]
 
-        summed = clipped_fun(moved, batch_argnums=(1, 2, 3), keep_batch_dim=False, microbatch_size=1)
-    train, keys = jax.jit(summed), jax.random.split(jax.random.PRNGKey(0), users)
+        summed = clipped_fun(
+            moved, batch_argnums=(1, 2, 3), keep_batch_dim=False, microbatch_size=1
+        )
+    train = jax.jit(summed)
+    keys = jax.random.split(jax.random.PRNGKey(0), users)
     return lambda: jax.block_until_ready(train(start, features, labels, keys))
 
 

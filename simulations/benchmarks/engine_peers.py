@@ -1,9 +1,11 @@
-"""The users of `engine.py` trained by other libraries that use torch, as their tutorials set them up.
+"""The users of `engine.py` trained by other libraries that use torch, as their tutorials set them
+up.
 
-Started by `engine.py --peers NAME`; this Python needs the library and what fedmf needs. pfl, Flower and
-Opake train users, by federated averaging without evaluation; Opacus has no users and takes private steps on
-their examples, each example clipped. Noise of multiplier 1 is added where the library does both together.
-Flower's messages are handed over in this process, without Ray or a network.
+Started by `engine.py --peers NAME`; this Python needs the library and what fedmf needs. pfl, Flower
+and Opake train users, by federated averaging without evaluation; Opacus has no users and takes
+private steps on their examples, each example clipped. Noise of multiplier 1 is added where the
+library does both together. Flower's messages are handed over in this process, without Ray or a
+network.
 """
 
 from __future__ import annotations
@@ -53,27 +55,38 @@ def pfl(task: Task, features: Tensor, labels: Tensor) -> Train:
     from pfl.privacy.gaussian_mechanism import GaussianMechanism
     from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
-    users, in_turn = len(features), itertools.count()
+    users = len(features)
+    in_turn = itertools.count()
     data = FederatedDataset(
         lambda u: Dataset([features[u], labels[u]], user_id=str(u)), lambda: next(in_turn) % users
     )
     module = Learner(task.model.module)
     learner = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     noise = CentrallyAppliedPrivacyMechanism(GaussianMechanism(1.0, 1.0))
-    algorithm, backend = FederatedAveraging(), SimulatedBackend(data, data, postprocessors=[noise])
+    algorithm = FederatedAveraging()
+    backend = SimulatedBackend(data, data, postprocessors=[noise])
     start = NNAlgorithmParams(
-        central_num_iterations=0, evaluation_frequency=10**6, train_cohort_size=users, val_cohort_size=0
+        central_num_iterations=0,
+        evaluation_frequency=10**6,
+        train_cohort_size=users,
+        val_cohort_size=0,
     )
-    rate, last = LOCAL.learning_rate, itertools.count(1)
+    rate = LOCAL.learning_rate
+    last = itertools.count(1)
     local = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=rate, local_batch_size=BATCH)
     return lambda: algorithm.run(
-        replace(start, central_num_iterations=next(last)), backend, learner, local,
+        replace(start, central_num_iterations=next(last)),
+        backend,
+        learner,
+        local,
         send_metrics_to_platform=False,
-    )  # fmt: skip
+    )
 
 
 def flower(task: Task, features: Tensor, labels: Tensor) -> Train:
-    """A round of FedAvg under Flower's wrapper for differential privacy, a client app for each user."""
+    """A round of FedAvg under Flower's wrapper for differential privacy, a client app for each
+    user.
+    """
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
@@ -81,7 +94,9 @@ def flower(task: Task, features: Tensor, labels: Tensor) -> Train:
     from fedmf.flower import InProcessGrid
 
     logging.disable(logging.INFO)
-    module, app, users = task.model.module, ClientApp(), len(features)
+    module = task.model.module
+    app = ClientApp()
+    users = len(features)
     optimizer = torch.optim.SGD(module.parameters(), LOCAL.learning_rate)
 
     @app.train()
@@ -98,7 +113,8 @@ def flower(task: Task, features: Tensor, labels: Tensor) -> Train:
 
     inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
     strategy = DifferentialPrivacyServerSideFixedClipping(inner, 1.0, 1.0, users)
-    grid, start = InProcessGrid(app, nodes=users), ArrayRecord(module.state_dict())
+    grid = InProcessGrid(app, nodes=users)
+    start = ArrayRecord(module.state_dict())
     return lambda: strategy.start(grid=grid, initial_arrays=start, num_rounds=1)
 
 
@@ -131,9 +147,12 @@ def opacus(task: Task, features: Tensor, labels: Tensor) -> Train:
     loader = torch.utils.data.DataLoader(data, batch_size=64)
     optimizer = torch.optim.SGD(task.model.module.parameters(), LOCAL.learning_rate)
     module, private, loader = PrivacyEngine().make_private(
-        module=task.model.module, optimizer=optimizer, data_loader=loader, noise_multiplier=1.0,
+        module=task.model.module,
+        optimizer=optimizer,
+        data_loader=loader,
+        noise_multiplier=1.0,
         max_grad_norm=1.0,
-    )  # fmt: skip
+    )
 
     def train() -> None:
         for x, y in loader:

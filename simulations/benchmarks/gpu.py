@@ -1,12 +1,13 @@
 """A GPU's parts of a round, in turn with another version's and with plain torch.
 
-    python simulations/benchmarks/gpu.py [--cases CASE ...] [--before TREE] [--device cuda] [--seconds 8]
+    python simulations/benchmarks/gpu.py [--cases CASE ...] [--before TREE] [--device cuda]
+    [--seconds 8]
         [--limit 20] [--json]
 
 A case is ``train MODEL`` (of `engine.py`), ``clip D`` or ``release D MECHANISM``. Each version
-has a process of its own, which makes a case and is then asked for one turn after another; seconds lie between
-synchronisations, the first turn is left out, and ratios are medians over turns. A case that fails, or a
-process that does not answer within the limit, is said, and the next case goes on.
+has a process of its own, which makes a case and is then asked for one turn after another; seconds
+lie between synchronisations, the first turn is left out, and ratios are medians over turns. A case
+that fails, or a process that does not answer within the limit, is said, and the next case goes on.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ MECHANISMS: Final[dict[str, Callable[[], Factorization]]] = {
 MODELS: Final = "mlp", "cnn", "lstm", "lora", "transformer"
 RELEASES: Final = [f"release {d} {name}" for d in (10**7, 10**8) for name in MECHANISMS]
 CASES: Final = [*(f"train {m}" for m in MODELS), "clip 10000000", *RELEASES]
-#: Users trained in a turn, fewer of models that are trained one by one; entries of rows that are clipped.
+#: Users trained in a turn, fewer of models that are trained one by one; entries of rows that are
+#: clipped.
 USERS: Final = {"lstm": 64, "transformer": 256}
 ENTRIES: Final = {"cuda": 10**9, "cpu": 10**7}
 
@@ -66,7 +68,8 @@ class Case:
         amount: what a turn does, in ``unit``.
         unit: see above.
         ways: to do it; the first is fedmf's.
-        copies: of a vector of d numbers, which "copy" makes, that move as little as fedmf's way must.
+        copies: of a vector of d numbers, which "copy" makes, that move as little as fedmf's way
+            must.
         facts: what else is told.
     """
 
@@ -81,12 +84,18 @@ def train(device: torch.device, model: str) -> Case:
     """Users' local training, clip and sum; how far four updates are from the processor's."""
     users = USERS.get(model, 512)
     there = task_of(model, users)
-    task, names = there.to(device), list(there.dataset.user_ids)
-    trainer, origin = LocalTrainer(task, LOCAL), task.model.initial().to(device)
-    expected = LocalTrainer(there, replace(LOCAL, engine="loop")).updates(origin.cpu(), names[:4], 0)
+    task = there.to(device)
+    names = list(there.dataset.user_ids)
+    trainer = LocalTrainer(task, LOCAL)
+    origin = task.model.initial().to(device)
+    expected = LocalTrainer(there, replace(LOCAL, engine="loop")).updates(
+        origin.cpu(), names[:4], 0
+    )
     found = trainer.updates(origin, names[:4], 0).cpu()
     ways = {
-        "fedmf": lambda: trainer.add_updates(origin, names, 0, ClippedSum(origin.numel(), 1.0, device)),
+        "fedmf": lambda: trainer.add_updates(
+            origin, names, 0, ClippedSum(origin.numel(), 1.0, device)
+        ),
         "loop": loop(task),
     }
     facts = {"path": getattr(trainer, "path", "before"), "dimension": origin.numel()}
@@ -97,11 +106,10 @@ def train(device: torch.device, model: str) -> Case:
 def clip(device: torch.device, dimension: str) -> Case:
     """A group of users, clipped and added up in integers, against float32 and torch."""
     d = int(dimension)
-    rows, origin = (
-        torch.randn(max(4, ENTRIES[device.type] // d), d, device=device),
-        torch.randn(d, device=device),
-    )
-    total, copied = ClippedSum(d, 1.0, device), torch.empty_like(rows)
+    rows = torch.randn(max(4, ENTRIES[device.type] // d), d, device=device)
+    origin = torch.randn(d, device=device)
+    total = ClippedSum(d, 1.0, device)
+    copied = torch.empty_like(rows)
 
     def by_torch() -> Tensor:
         change = rows - origin
@@ -135,10 +143,12 @@ def release(device: torch.device, dimension: str, mechanism: str) -> Case:
 
         return one
 
-    source_of_copy, target = torch.zeros(d, device=device), torch.empty(d, device=device)
+    source_of_copy = torch.zeros(d, device=device)
+    target = torch.empty(d, device=device)
     copy = partial(target.copy_, source_of_copy)
     ways = {"fedmf": releasing(2.0**31), "no noise": releasing(0.0), "copy": copy}
-    # The sum is read, model and velocity are read and written: 8 + 8 + 8 bytes an entry at the least.
+    # The sum is read, model and velocity are read and written: 8 + 8 + 8 bytes an entry at the
+    # least.
     return Case(1, "release", ways, 3.0)
 
 
@@ -188,7 +198,8 @@ class Version:
     def __init__(self, tree: Path, device: str, limit: float) -> None:
         self._command = [sys.executable, __file__, "--serve", "--device", device]
         paths = os.pathsep.join(filter(None, (str(tree), os.environ.get("PYTHONPATH"))))
-        self._environment, self._limit = {**os.environ, "PYTHONPATH": paths}, limit
+        self._environment = {**os.environ, "PYTHONPATH": paths}
+        self._limit = limit
         self._start()
 
     def _start(self) -> None:
@@ -220,11 +231,15 @@ def rows(case: str, versions: dict[str, Version], budget: float) -> Iterator[dic
     yield from ({"name": f"{case}: {name}", **a} for name, a in made.items() if "error" in a)
     if "error" in made["now"]:
         return
-    keys = [(name, made["now"]["ways"][0]) for name, answer in made.items() if "error" not in answer]
+    keys = [
+        (name, made["now"]["ways"][0]) for name, answer in made.items() if "error" not in answer
+    ]
     keys += [("now", way) for way in made["now"]["ways"][1:]]
     spent: dict[tuple[str, str], list[float]] = {key: [] for key in keys}
     begun = time.monotonic()
-    while (turns := min(map(len, spent.values()), default=0)) < 4 or time.monotonic() < begun + budget:
+    while (
+        turns := min(map(len, spent.values()), default=0)
+    ) < 4 or time.monotonic() < begun + budget:
         for name, way in list(spent):
             answer = versions[name].ask(first=not spent[name, way], way=way)
             if "error" in answer:
@@ -239,7 +254,8 @@ def rows(case: str, versions: dict[str, Version], budget: float) -> Iterator[dic
     first = keys[0]
     copying = statistics.median(spent["now", "copy"][1:]) if ("now", "copy") in spent else 0.0
     for (name, way), times in spent.items():
-        taken, ours = statistics.median(times[1:]), way == first[1]
+        taken = statistics.median(times[1:])
+        ours = way == first[1]
         ratio = statistics.median(a / b for a, b in zip(times[1:], spent[first][1:], strict=False))
         row = {"name": f"{case}: {name if ours else way}", "seconds": taken, "of now": ratio}
         row |= {
@@ -253,7 +269,9 @@ def rows(case: str, versions: dict[str, Version], budget: float) -> Iterator[dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--cases", nargs="+", default=CASES)
     parser.add_argument("--before", type=Path, help="a tree of another version")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -280,7 +298,9 @@ def main() -> None:
     for case in options.cases:
         for row in rows(case, versions, options.seconds):
             facts = ", ".join(
-                f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items() if k != "name"
+                f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
+                for k, v in row.items()
+                if k != "name"
             )
             print(json.dumps(row) if options.json else f"{row['name']:<38} {facts}", flush=True)
 

@@ -1,12 +1,15 @@
-"""Noise on a processor: a round's release, beside another version of the package and `Tensor.normal_`.
+"""Noise on a processor: a round's release, beside another version of the package and
+`Tensor.normal_`.
 
-    python simulations/benchmarks/noise.py [--before TREE] [--elements N] [--turns R] [--threads T] [--json]
+    python simulations/benchmarks/noise.py [--before TREE] [--elements N] [--turns R] [--threads T]
+    [--json]
 
-Each version has a process of its own, and versions take turns case by case; a ratio is the median over turns
-of seconds / seconds of the version before. Seconds are processor time of the process. A release is the sum
-of clipped updates, its noise, and the mean in float32. `normal_` overwrites a float32 vector and is not
-cryptographically secure. The load of the machine is printed first: ratios mean little while other programs
-keep the cores busy. Memory is what the process takes beyond sum, mean and stored vectors, at most.
+Each version has a process of its own, and versions take turns case by case; a ratio is the median
+over turns of seconds / seconds of the version before. Seconds are processor time of the process. A
+release is the sum of clipped updates, its noise, and the mean in float32. `normal_` overwrites a
+float32 vector and is not cryptographically secure. The load of the machine is printed first: ratios
+mean little while other programs keep the cores busy. Memory is what the process takes beyond sum,
+mean and stored vectors, at most.
 """
 
 from __future__ import annotations
@@ -58,7 +61,9 @@ def releases(C: Any, d: int) -> Job:
     total = torch.ones(d, dtype=torch.int64)
     stream = None
     if C is not None:
-        stream = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, C.recurrence(), HORIZON, d, STD)
+        stream = NoiseStream(
+            NoiseKey.from_seed(0), Domain.TRAINING, C.recurrence(), HORIZON, d, STD
+        )
 
     def one() -> None:
         if stream is not None:

@@ -1,8 +1,10 @@
-"""Private running means and covariances of a table as a short NumPy program would make them, for `stream.py`.
+"""Private running means and covariances of a table as a short NumPy program would make them, for
+`stream.py`.
 
-Prefix sums of clipped rows and of their squares x·xᵀ, with independent Gaussian noise for ε and δ and one row
-a user: for ζ = 1 a row moves both sums together by at most √2. Mean and covariance by division. No key, no
-record, no correlated noise, no users' histories: what a program has to do at least for such releases.
+Prefix sums of clipped rows and of their squares x·xᵀ, with independent Gaussian noise for ε and δ
+and one row a user: for ζ = 1 a row moves both sums together by at most √2. Mean and covariance by
+division. No key, no record, no correlated noise, no users' histories: what a program has to do at
+least for such releases.
 
 With ``--block 1`` row by row, else whole blocks of rows by cumulative sums.
 """
@@ -19,14 +21,17 @@ from pyarrow import csv, parquet
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-NORM_BOUND, EPSILON, DELTA = 1.0, 8.0, 1e-5
+NORM_BOUND = 1.0
+EPSILON = 8.0
+DELTA = 1e-5
 
 
 def noise_multiplier(epsilon: float, delta: float) -> float:
     """σ of one Gaussian release of sensitivity 1."""
 
     def excess(sigma: float) -> float:
-        a, b = 0.5 / sigma - epsilon * sigma, -0.5 / sigma - epsilon * sigma
+        a = 0.5 / sigma - epsilon * sigma
+        b = -0.5 / sigma - epsilon * sigma
         return math.exp(log_ndtr(a)) - math.exp(epsilon + log_ndtr(b)) - delta
 
     sigma, _ = brentq(excess, 1e-3, 1e3, full_output=True)
@@ -55,9 +60,12 @@ def main() -> None:
 def by_row(rows: np.ndarray, scale: float, every: int, block: int) -> tuple[np.ndarray, np.ndarray]:
     """One row after the other."""
     del block
-    rng, d = np.random.default_rng(0), rows.shape[1]
-    first, second = np.zeros(d), np.zeros((d, d))
-    means, covariances = [], []
+    rng = np.random.default_rng(0)
+    d = rows.shape[1]
+    first = np.zeros(d)
+    second = np.zeros((d, d))
+    means = []
+    covariances = []
     for t, row in enumerate(rows, 1):
         x = row * min(1.0, NORM_BOUND / math.sqrt(row @ row))
         noise = rng.standard_normal((d, d)) * scale
@@ -70,11 +78,16 @@ def by_row(rows: np.ndarray, scale: float, every: int, block: int) -> tuple[np.n
     return np.array(means), np.array(covariances)
 
 
-def by_block(rows: np.ndarray, scale: float, every: int, block: int) -> tuple[np.ndarray, np.ndarray]:
+def by_block(
+    rows: np.ndarray, scale: float, every: int, block: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Cumulative sums over blocks of rows."""
-    rng, d = np.random.default_rng(0), rows.shape[1]
-    first, second = np.zeros(d), np.zeros((d, d))
-    means, covariances = [], []
+    rng = np.random.default_rng(0)
+    d = rows.shape[1]
+    first = np.zeros(d)
+    second = np.zeros((d, d))
+    means = []
+    covariances = []
     for start in range(0, len(rows), block):
         part = rows[start : start + block]
         x = part * np.minimum(1.0, NORM_BOUND / np.linalg.norm(part, axis=1))[:, None]
@@ -82,7 +95,8 @@ def by_block(rows: np.ndarray, scale: float, every: int, block: int) -> tuple[np
         noise = np.triu(noise) + np.triu(noise, 1).swapaxes(1, 2)
         sums = first + np.cumsum(x + rng.standard_normal(x.shape) * scale, axis=0)
         squares = second + np.cumsum(x[:, :, None] * x[:, None, :] + noise, axis=0)
-        first, second = sums[-1], squares[-1]
+        first = sums[-1]
+        second = squares[-1]
         t = np.arange(start + 1, start + len(part) + 1)
         shown = t % every == 0
         count = t[shown, None]

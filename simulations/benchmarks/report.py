@@ -2,7 +2,8 @@
 
     fedmf sweep configs/benchmarks/fashion-mnist.toml --out sweeps/fashion-mnist    # and the others
     python simulations/benchmarks/report.py sweeps          # and how long they took
-    python simulations/benchmarks/report.py                 # tables and pictures again, from docs/results
+    python simulations/benchmarks/report.py                 # tables and pictures again, from
+    docs/results
 
 A sweep that was stopped is reported with the seeds that are there.
 """
@@ -25,7 +26,9 @@ from fedmf.sweeps import Cell, Sweep, mean_interval
 
 _ROOT: Final = Path(__file__).parents[2]
 #: Of a table: ε, mechanism, mean and range.
-_CELL: Final = re.compile(r"^\| (\d+) \| ([^|]+) \| \S+ \| ([\d.]+) \(([\d.]+)–([\d.]+)\)", re.MULTILINE)
+_CELL: Final = re.compile(
+    r"^\| (\d+) \| ([^|]+) \| \S+ \| ([\d.]+) \(([\d.]+)–([\d.]+)\)", re.MULTILINE
+)
 _DIRICHLET: Final = {"data.partition": "dirichlet", "data.dirichlet-alpha": 0.1}
 #: Folder of finished runs, configuration and what is set over it.
 _SWEEPS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
@@ -44,12 +47,15 @@ _TABLES: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("Shakespeare, LSTM", "shakespeare", ""),
     ),
 }
-_BASELINE, _BEGIN = "independent, Poisson", "<!-- by simulations/benchmarks/report.py -->"
+_BASELINE = "independent, Poisson"
+_BEGIN = "<!-- by simulations/benchmarks/report.py -->"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A cell as far as it was run: its values by seed, the tuned rate, and the score of each candidate."""
+    """A cell as far as it was run: its values by seed, the tuned rate, and the score of each
+    candidate.
+    """
 
     values: Mapping[str, float]
     rate: float
@@ -59,7 +65,11 @@ class Row:
         """Estimate and 95 % interval of the difference, paired by seed."""
         return [
             *mean_interval(
-                [self.values[seed] - other.values[seed] for seed in self.values if seed in other.values]
+                [
+                    self.values[seed] - other.values[seed]
+                    for seed in self.values
+                    if seed in other.values
+                ]
             )
         ][:3]
 
@@ -101,7 +111,8 @@ class Finished:
         self.rows = {cell: row for cell, row in made.items() if row and row["values"]}
 
     def _row(self, cell: Cell) -> dict[str, Any] | None:
-        sweep, scores = self._sweep, dict[float, float]()
+        sweep = self._sweep
+        scores = dict[float, float]()
         for tuned in sweep.candidates:
             values = self._values(cell, tuned, sweep.tuning_seeds)
             if len(values) == len(sweep.tuning_seeds):
@@ -109,9 +120,15 @@ class Finished:
         if len(scores) < 3:
             return None
         rate = max(scores, key=scores.__getitem__)
-        return {"η": rate, "values": self._values(cell, {self._name: rate}, sweep.seeds), "tuning": scores}
+        return {
+            "η": rate,
+            "values": self._values(cell, {self._name: rate}, sweep.seeds),
+            "tuning": scores,
+        }
 
-    def _values(self, cell: Cell, tuned: Mapping[str, Any], seeds: Sequence[int]) -> dict[int, float]:
+    def _values(
+        self, cell: Cell, tuned: Mapping[str, Any], seeds: Sequence[int]
+    ) -> dict[int, float]:
         found = {}
         for seed in seeds:
             digest = self._sweep.planned(cell, tuned, seed).digest
@@ -136,14 +153,20 @@ def _interval(values: Sequence[float]) -> str:
 
 
 def _table(heading: str, kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Accuracy of each mechanism and its difference from the baseline, a column for each setting."""
+    """Accuracy of each mechanism and its difference from the baseline, a column for each
+    setting.
+    """
     columns = [(_rows(kept[folder]), point) for _, folder, point in _TABLES[heading]]
     heads = ["mechanism", *(head for head, *_ in _TABLES[heading]), "η"]
     lines = ["", f"## {heading}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for name in dict.fromkeys(variant for rows, at in columns for variant, point in rows if point == at):
-        entries, rates = [name], []
+    for name in dict.fromkeys(
+        variant for rows, at in columns for variant, point in rows if point == at
+    ):
+        entries = [name]
+        rates = []
         for rows, point in columns:
-            row, base = rows.get((name, point)), rows[_BASELINE, point]
+            row = rows.get((name, point))
+            base = rows[_BASELINE, point]
             if row is None:
                 entries.append("")
                 continue
@@ -155,7 +178,9 @@ def _table(heading: str, kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _dots(path: Path, found: Mapping[str, Mapping[float, Sequence[float]]], xlabel: str) -> None:
-    """Accuracy in percent (estimate, lower and upper end) by mechanism and ε, the best at the top."""
+    """Accuracy in percent (estimate, lower and upper end) by mechanism and ε, the best at the
+    top.
+    """
     rows = {name: by_epsilon for name, by_epsilon in found.items() if name != "no noise"}
     epsilons = sorted({epsilon for by_epsilon in rows.values() for epsilon in by_epsilon})
     order = sorted(rows, key=lambda name: fmean(mean for mean, *_ in rows[name].values()))
@@ -170,7 +195,9 @@ def _dots(path: Path, found: Mapping[str, Mapping[float, Sequence[float]]], xlab
                 axes.errorbar(mean, y, xerr=[[mean - low], [high - mean]], **marks, **face)
         axes.errorbar([], [], label=f"ε = {epsilon:g}", **marks)
     if any("amplified" in name for name in rows):
-        axes.errorbar([], [], fmt="o", color="0.3", markerfacecolor="white", label="hollow: amplified")
+        axes.errorbar(
+            [], [], fmt="o", color="0.3", markerfacecolor="white", label="hollow: amplified"
+        )
     if "no noise" in found:
         mean = fmean(mean for mean, *_ in found["no noise"].values())
         axes.axvline(mean, color="black", linestyle="--")
@@ -179,7 +206,9 @@ def _dots(path: Path, found: Mapping[str, Mapping[float, Sequence[float]]], xlab
     axes.set_yticks(range(len(rows)), order)
     axes.set_ylim(-0.6, len(rows) + 0.1)
     style(axes, xlabel=xlabel)
-    figure.legend(loc="outside upper center", ncols=len(epsilons) + 1, frameon=False, handletextpad=0.3)
+    figure.legend(
+        loc="outside upper center", ncols=len(epsilons) + 1, frameon=False, handletextpad=0.3
+    )
     figure.savefig(path, dpi=170)
 
 
@@ -200,13 +229,17 @@ def _draw(results: Path) -> None:
     _dots(results / "benchmark.png", found, "test accuracy (%), mean and 95 % interval")
     for page in ("jme-adam", "compare_mechanisms"):
         found.clear()
-        for epsilon, name, *ends in _CELL.findall((results / f"{page}.md").read_text(encoding="utf-8")):
+        for epsilon, name, *ends in _CELL.findall(
+            (results / f"{page}.md").read_text(encoding="utf-8")
+        ):
             put(name, epsilon, [float(end) for end in ends])
         _dots(results / f"{page}.png", found, "test accuracy (%), mean and range of ten seeds")
 
 
 def _optimizers(kept: Mapping[str, Any]) -> list[str]:
-    """Accuracies by ε, adjacency and model, and JME-Adam against the debiased rule and against SGD."""
+    """Accuracies by ε, adjacency and model, and JME-Adam against the debiased rule and against
+    SGD.
+    """
     rows = _rows(kept)
     variants = list(dict.fromkeys(variant for variant, _ in rows))
     pairs = [
@@ -215,10 +248,8 @@ def _optimizers(kept: Mapping[str, Any]) -> list[str]:
         ("JME-Adam", "SGD"),
     ]
     head = ["ε, adjacency, model", *variants, *(f"{a} − {b}" for a, b in pairs)]
-    lines, count = (
-        [f"| {' | '.join(head)} |", "|---" * len(head) + "|"],
-        {pair: Counter[str]() for pair in pairs},
-    )
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    count = {pair: Counter[str]() for pair in pairs}
     for point in dict.fromkeys(point for _, point in rows):
         at = {name: rows[name, point] for name in variants}
         entries = [re.sub(r"[\w.]+=", "", point)]
@@ -245,7 +276,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("sweeps", nargs="?", type=Path, help="folder with the folders of the sweeps")
+    parser.add_argument(
+        "sweeps", nargs="?", type=Path, help="folder with the folders of the sweeps"
+    )
     options = parser.parse_args()
     results = _ROOT / "docs" / "results"
     numbers = results / "benchmark.json"
@@ -254,7 +287,9 @@ def main() -> None:
         kept |= _finished(options.sweeps)
         numbers.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         kept = json.loads(numbers.read_text(encoding="utf-8"))
-    _write(results / "benchmark.md", [line for heading in _TABLES for line in _table(heading, kept)])
+    _write(
+        results / "benchmark.md", [line for heading in _TABLES for line in _table(heading, kept)]
+    )
     _write(results / "jme-adam.md", _optimizers(kept["jme-adam"]))
     _draw(results)
 

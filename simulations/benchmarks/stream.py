@@ -1,13 +1,14 @@
-"""Rows per second and memory of `fedmf stream` on a large file, against two NumPy programs for such releases.
+"""Rows per second and memory of `fedmf stream` on a large file, against two NumPy programs for such
+releases.
 
     python simulations/benchmarks/stream.py [--rows N] [--dimension D] [--every R]
         [--only TEXT] [--json]
 
-Each job is the command in a process of its own, start-up, design and the final file included, with a public
-seed. The baselines of the rates are `numpy_stream.py`, processes of their own as well, on the same
-Parquet file with as many releases: prefix sums with independent noise, row by row and in blocks of 4,096
-rows. They keep no record, no histories and no key, and their noise grows with the rows. The baseline of
-memory is 1 GiB. One thread each.
+Each job is the command in a process of its own, start-up, design and the final file included, with
+a public seed. The baselines of the rates are `numpy_stream.py`, processes of their own as well, on
+the same Parquet file with as many releases: prefix sums with independent noise, row by row and in
+blocks of 4,096 rows. They keep no record, no histories and no key, and their noise grows with the
+rows. The baseline of memory is 1 GiB. One thread each.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def write_input(folder: Path, rows: int, dimension: int) -> dict[str, Path]:
     columns = {f"x{i}": x[:, i].round(6) for i in range(dimension)}
     plain = arrow.table(columns)
     users = arrow.table({"user": [f"user-{i}" for i in range(rows)], **columns})
-    paths = {name: folder / name for name in ("rows.csv", "rows.parquet", "users.csv", "rows.jsonl")}
+    paths = {
+        name: folder / name for name in ("rows.csv", "rows.parquet", "users.csv", "rows.jsonl")
+    }
     csv.write_csv(plain, paths["rows.csv"])
     csv.write_csv(users, paths["users.csv"], csv.WriteOptions(quoting_style="none"))
     parquet.write_table(plain, paths["rows.parquet"], row_group_size=1 << 16)
@@ -68,9 +71,18 @@ def process(words: list[str]) -> tuple[float, float]:
     return time.perf_counter() - started, usage.ru_maxrss * float(unit)
 
 
-def numpy_rates(source: Path, folder: Path, rows: int, dimension: int, every: int) -> dict[str, float]:
+def numpy_rates(
+    source: Path, folder: Path, rows: int, dimension: int, every: int
+) -> dict[str, float]:
     """Rows per second of the NumPy programs; blocks of at most 4,096 rows and 32 MiB of squares."""
-    words = [sys.executable, str(PEER), str(source), str(folder / "peer.parquet"), "--every", str(every)]
+    words = [
+        sys.executable,
+        str(PEER),
+        str(source),
+        str(folder / "peer.parquet"),
+        "--every",
+        str(every),
+    ]
     most = max(2, min(4096, (1 << 22) // dimension**2))
     blocks = {"NumPy, row by row": "1", "NumPy, in blocks": str(most)}
     return {name: rows / process([*words, "--block", block])[0] for name, block in blocks.items()}
@@ -102,8 +114,12 @@ def main() -> None:
             f"json lines to json lines, every {options.every}": ("rows.jsonl", "e.jsonl", thin),
             "csv to json lines, every 1": ("rows.csv", "f.jsonl", ()),
         }
-        rates = {every: numpy_rates(paths["rows.parquet"], folder, options.rows, options.dimension, every)
-                 for every in dict.fromkeys((options.every, 1))}  # fmt: skip
+        rates = {
+            every: numpy_rates(
+                paths["rows.parquet"], folder, options.rows, options.dimension, every
+            )
+            for every in dict.fromkeys((options.every, 1))
+        }
         for job, (source, output, more) in jobs.items():
             if options.only not in job:
                 continue
@@ -119,9 +135,18 @@ def main() -> None:
             ]
             found.append((f"{job}: memory", memory, "bytes", "1 GiB", GIBIBYTE))
             for title, value, unit, against, base in found:
-                row = {"name": title, "value": value, "unit": unit, "against": against, "baseline": base,
-                       "ratio": value / base}  # fmt: skip
-                text = f"{title:<60}{value:>16,.0f} {unit:<8}{value / base:>8.2f} x {against} ({base:,.0f})"
+                row = {
+                    "name": title,
+                    "value": value,
+                    "unit": unit,
+                    "against": against,
+                    "baseline": base,
+                    "ratio": value / base,
+                }
+                text = (
+                    f"{title:<60}{value:>16,.0f} {unit:<8}{value / base:>8.2f} x {against}"
+                    f" ({base:,.0f})"
+                )
                 print(json.dumps(row) if options.json else text, flush=True)
 
 

@@ -1,12 +1,15 @@
-"""Processor time and peak memory of a round of a Flower app's server: plain, Flower's wrapper, ours.
+"""Processor time and peak memory of a round of a Flower app's server: plain, Flower's wrapper,
+ours.
 
-    python simulations/benchmarks/wrapped_round.py [--sizes D ...] [--cohorts M ...] [--rounds N] [--json]
+    python simulations/benchmarks/wrapped_round.py [--sizes D ...] [--cohorts M ...] [--rounds N]
+    [--json]
 
-FedAvg over m clients that answer with one prepared model of d numbers (four arrays, float32), in one process:
-what is timed is the server, its grid and the handing over of messages, no training. Flower's wrapper is
-`DifferentialPrivacyServerSideFixedClipping`, ours `CorrelatedNoise` with banded Toeplitz noise and a durable
-record of every round. Each cell is a process of its own: processor seconds a round (median), and the largest
-memory of the process, in models of d float32 above what a process without rounds has.
+FedAvg over m clients that answer with one prepared model of d numbers (four arrays, float32), in
+one process: what is timed is the server, its grid and the handing over of messages, no training.
+Flower's wrapper is `DifferentialPrivacyServerSideFixedClipping`, ours `CorrelatedNoise` with banded
+Toeplitz noise and a durable record of every round. Each cell is a process of its own: processor
+seconds a round (median), and the largest memory of the process, in models of d float32 above what a
+process without rounds has.
 """
 
 from __future__ import annotations
@@ -46,14 +49,16 @@ def model(size: int, seed: int) -> ArrayRecord:
 def one(kind: str, size: int, cohort: int, rounds: int) -> dict[str, float]:
     """Seconds a round and bytes at most, of this process."""
     logging.disable(logging.INFO)
-    answer, app = model(size, 1), ClientApp()
+    answer = model(size, 1)
+    app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         content = {"arrays": answer, "metrics": MetricRecord({"num-examples": 10})}
         return Message(RecordDict(content), reply_to=message)
 
-    users, seconds = 4 * cohort if kind == KINDS[2] else cohort, list[float]()
+    users = 4 * cohort if kind == KINDS[2] else cohort
+    seconds = list[float]()
     inner = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
     with tempfile.TemporaryDirectory() as folder:
         strategy: FedAvg | DifferentialPrivacyServerSideFixedClipping | CorrelatedNoise = inner
@@ -61,15 +66,18 @@ def one(kind: str, size: int, cohort: int, rounds: int) -> dict[str, float]:
             strategy = DifferentialPrivacyServerSideFixedClipping(inner, 0.6, 1.0, cohort)
         elif kind == KINDS[2]:
             strategy = CorrelatedNoise(
-                inner, UserLevel(epsilon=8.0, delta=1e-5, clip_norm=1.0),
-                CyclicCohorts(rounds=rounds + WARM, users_per_round=cohort), users=users,
+                inner,
+                UserLevel(epsilon=8.0, delta=1e-5, clip_norm=1.0),
+                CyclicCohorts(rounds=rounds + WARM, users_per_round=cohort),
+                users=users,
                 run_dir=Path(folder) / "run",
-            )  # fmt: skip
+            )
 
         def told(_number: int, _arrays: ArrayRecord) -> None:
             seconds.append(time.process_time())
 
-        grid, start = InProcessGrid(app, nodes=users), model(size, 0)
+        grid = InProcessGrid(app, nodes=users)
+        start = model(size, 0)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         strategy.start(grid=grid, initial_arrays=start, num_rounds=rounds + WARM, evaluate_fn=told)
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -90,7 +98,9 @@ def main() -> None:
     if options.one:
         print(json.dumps(one(options.one, options.sizes[0], options.cohorts[0], options.rounds)))
         return
-    table = Table("d", "m", "server", "processor s a round", "of Flower's wrapper", "memory, models")
+    table = Table(
+        "d", "m", "server", "processor s a round", "of Flower's wrapper", "memory, models"
+    )
     for size in options.sizes:
         for cohort in options.cohorts:
             found = {}

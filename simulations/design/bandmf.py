@@ -1,10 +1,11 @@
-"""McKenna (2024/25), "Scaling up the banded matrix factorization mechanism": Figures 1, 2, 6, 7, 8, 10, 11.
+"""McKenna (2024/25), "Scaling up the banded matrix factorization mechanism": Figures 1, 2, 6, 7, 8,
+10, 11.
 
     python simulations/design/bandmf.py [--figure 1a|1b|2|6|7|8|10|11]...
 
-Where the paper's text lacks a number it is named in the picture's title. Amplified curves use cyclic Poisson
-sampling: ⌈n/p⌉ rounds of the Gaussian mechanism with sampling probability p·k/n, accounted with privacy loss
-distributions. "Best" is the best of the mechanisms drawn.
+Where the paper's text lacks a number it is named in the picture's title. Amplified curves use
+cyclic Poisson sampling: ⌈n/p⌉ rounds of the Gaussian mechanism with sampling probability p·k/n,
+accounted with privacy loss distributions. "Best" is the best of the mechanisms drawn.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ from fedmf.mechanisms.registry import build, names
 from fedmf.participation import Participation
 
 DELTA = 1e-8
-ROUNDS, EPSILON, BANDS = "rounds n", "privacy loss ε", "bandwidth p"
-RELATIVE, TO_FULL = "RMSE relative to the best", "RMSE relative to full-batch DP-SGD"
+ROUNDS = "rounds n"
+EPSILON = "privacy loss ε"
+BANDS = "bandwidth p"
+RELATIVE = "RMSE relative to the best"
+TO_FULL = "RMSE relative to full-batch DP-SGD"
 
 
 @cache
 def sampled_sigma(epsilon: float, steps: int, probability: float, rough: bool = False) -> float:
-    """σ of `steps` rounds of the Gaussian mechanism with Poisson sampling; rough: by Rényi divergences.
+    """σ of `steps` rounds of the Gaussian mechanism with Poisson sampling; rough: by Rényi
+    divergences.
 
-    Both are upper bounds. Those of Rényi divergences are 2 to 50 % above the others and computed in a second.
+    Both are upper bounds. Those of Rényi divergences are 2 to 50 % above the others and computed in
+    a second.
     """
     if probability >= 1.0:
         return gaussian_sigma(epsilon, DELTA) * steps**0.5
@@ -44,10 +50,16 @@ def sampled_sigma(epsilon: float, steps: int, probability: float, rough: bool = 
     orders = [*range(2, 65), 96, 128, 256, 512]
 
     def accountant() -> dp.PrivacyAccountant:
-        return RdpAccountant(orders) if rough else PLDAccountant(value_discretization_interval=2e-4 * epsilon)
+        return (
+            RdpAccountant(orders)
+            if rough
+            else PLDAccountant(value_discretization_interval=2e-4 * epsilon)
+        )
 
     def event(sigma: float) -> dp.DpEvent:
-        return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(probability, dp.GaussianDpEvent(sigma)), steps)
+        return dp.SelfComposedDpEvent(
+            dp.PoissonSampledDpEvent(probability, dp.GaussianDpEvent(sigma)), steps
+        )
 
     return float(dp.calibrate_dp_mechanism(accountant, event, epsilon, DELTA, tol=1e-3))
 
@@ -59,11 +71,15 @@ def contract(n: int, k: int) -> Participation:
 def amplified(n: int, k: int, p: int, epsilon: float, rough: bool = False) -> float:
     """RMSE·σ of banded Toeplitz under cyclic Poisson sampling, p ≤ n/k."""
     once = Participation(n, 1, n)
-    return rmse("banded-toeplitz", once, bands=p) * sampled_sigma(epsilon, -(-n // p), p * k / n, rough)
+    return rmse("banded-toeplitz", once, bands=p) * sampled_sigma(
+        epsilon, -(-n // p), p * k / n, rough
+    )
 
 
 def best_amplified(n: int, k: int, epsilon: float) -> tuple[int, float]:
-    """The best power of two p ≤ n/k and its RMSE·σ: near the best by Rényi divergences, or n/k itself."""
+    """The best power of two p ≤ n/k and its RMSE·σ: near the best by Rényi divergences, or n/k
+    itself.
+    """
     powers = [2**i for i in range((n // k).bit_length())]
     near = min(range(len(powers)), key=lambda i: amplified(n, k, powers[i], epsilon, rough=True))
     candidates = {*powers[max(0, near - 2) : near + 2], powers[-1]}
@@ -72,7 +88,8 @@ def best_amplified(n: int, k: int, epsilon: float) -> tuple[int, float]:
 
 
 def figure_1a() -> None:
-    p, curves = 16, {}
+    p = 16
+    curves = {}
     for label, name, largest in (
         ("BandMF, general", "banded", 4096),
         ("BandMF, Toeplitz", "banded-toeplitz", 2**16),
@@ -86,14 +103,20 @@ def figure_1a() -> None:
 
 def compared(n: int, k: int, epsilon: float) -> dict[str, float]:
     """RMSE·σ of the mechanisms of Figures 1 (b) and 7."""
-    own, sigma = contract(n, k), gaussian_sigma(epsilon, DELTA)
+    own = contract(n, k)
+    sigma = gaussian_sigma(epsilon, DELTA)
     wanted = {
         "square root (FHU)": "square-root",
         "BLT": "blt",
         "BandMF, p = b": "banded-toeplitz",
     }
     found = {
-        label: sigma * rmse(name, own, **({"bands": own.min_separation} if name == "banded-toeplitz" else {}))
+        label: (
+            sigma
+            * rmse(
+                name, own, **({"bands": own.min_separation} if name == "banded-toeplitz" else {})
+            )
+        )
         for label, name in wanted.items()
         if name in names()
     }
@@ -107,7 +130,9 @@ def compared(n: int, k: int, epsilon: float) -> dict[str, float]:
 
 
 def stamped(n: int, k: int, repetitions: int) -> float:
-    """RMSE of the block-diagonal repetition of the square root of n/s rounds, prefix sums carried along."""
+    """RMSE of the block-diagonal repetition of the square root of n/s rounds, prefix sums carried
+    along.
+    """
     m = n // repetitions
     block = build("square-root", Participation(m, 1, m)).factorization
     within = block.query_variances(np.ones(m))
@@ -139,7 +164,9 @@ def against_full_batches(epsilon: float, ks: tuple[int, ...]) -> Curves:
     n = 16384
     full = gaussian_sigma(epsilon, DELTA) * rmse("identity", Participation(n, n, 1)) / n
     return {
-        epochs(k): [(2**i, amplified(n, k, 2**i, epsilon) / k / full) for i in range((n // k).bit_length())]
+        epochs(k): [
+            (2**i, amplified(n, k, 2**i, epsilon) / k / full) for i in range((n // k).bit_length())
+        ]
         for k in ks
     }
 
@@ -161,8 +188,11 @@ def figure_2() -> None:
 
 
 def figure_6() -> None:
-    n, epsilons, relative = 16384, (1.0, 2.0, 4.0, 8.0, 16.0), "relative to amplified BandMF"
-    sampling, correlation = {}, {}
+    n = 16384
+    epsilons = (1.0, 2.0, 4.0, 8.0, 16.0)
+    relative = "relative to amplified BandMF"
+    sampling = {}
+    correlation = {}
     for k in (1, 4, 16, 64):
         best = [best_amplified(n, k, epsilon)[1] for epsilon in epsilons]
         alone = rmse("banded-toeplitz", contract(n, k), bands=n // k)
@@ -202,7 +232,10 @@ def figure_8() -> None:
 
 
 def figure_10() -> None:
-    n, k, low, high = 2000, 5, 200, 400
+    n = 2000
+    k = 5
+    low = 200
+    high = 400
     best = build("banded-toeplitz", Participation(n, k, high), bands=high).factorization
     c = best.columns([0])[:high, 0]
     fade = np.where(np.arange(high) >= low, (high - np.arange(high)) / (high - low), 1.0)
@@ -241,9 +274,15 @@ def figure_11() -> None:
 
 
 FIGURES = {
-    "1a": figure_1a, "1b": figure_1b, "2": figure_2, "6": figure_6, "7": figure_7, "8": figure_8,
-    "10": figure_10, "11": figure_11,
-}  # fmt: skip
+    "1a": figure_1a,
+    "1b": figure_1b,
+    "2": figure_2,
+    "6": figure_6,
+    "7": figure_7,
+    "8": figure_8,
+    "10": figure_10,
+    "11": figure_11,
+}
 
 
 def main() -> None:

@@ -2,9 +2,10 @@
 
     python simulations/design/bandmf_objective.py [--largest N]
 
-General banded matrices (Algorithm 3 with its gradient; here in O(np²), as the inverse of a banded matrix) and
-banded Toeplitz ones (Proposition 3.1; the recurrence until it has settled, Appendix I). Each point is the
-least of three evaluations at a damped square root on one processor, up to a minute.
+General banded matrices (Algorithm 3 with its gradient; here in O(np²), as the inverse of a banded
+matrix) and banded Toeplitz ones (Proposition 3.1; the recurrence until it has settled, Appendix I).
+Each point is the least of three evaluations at a damped square root on one processor, up to a
+minute.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from fedmf.mechanisms.closed_forms import bsr
 from fedmf.mechanisms.optimise import log_mean
 from fedmf.participation import Participation
 
-BANDS, LONGEST = 16, 60.0
+BANDS = 16
+LONGEST = 60.0
 
 
 def banded_evaluation(n: int) -> Callable[[], object]:
     """log ‖A C⁻¹‖_F² of a general banded matrix, with n·p derivatives."""
-    queries, band = prefix(n), np.tile(bsr(BANDS, BANDS).columns([0])[:, 0], (n, 1))
+    queries = prefix(n)
+    band = np.tile(bsr(BANDS, BANDS).columns([0])[:, 0], (n, 1))
     variances = variances_of_band(queries, (n, BANDS))
     return with_gradient(lambda x: log_mean(variances(x), queries), band)
 
@@ -40,7 +43,9 @@ def toeplitz_evaluation(n: int) -> Callable[[], object]:
     return with_gradient(loss, bsr(BANDS, BANDS).columns([0])[:, 0])
 
 
-def with_gradient(loss: Callable[[torch.Tensor], torch.Tensor], x: np.ndarray) -> Callable[[], object]:
+def with_gradient(
+    loss: Callable[[torch.Tensor], torch.Tensor], x: np.ndarray
+) -> Callable[[], object]:
     point = torch.tensor(x, requires_grad=True)
     return lambda: torch.autograd.grad(loss(point), point)
 
@@ -57,7 +62,9 @@ def seconds(evaluate: Callable[[], object]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--largest", type=int, default=10**7, help="n at most; memory grows with it")
+    parser.add_argument(
+        "--largest", type=int, default=10**7, help="n at most; memory grows with it"
+    )
     largest = parser.parse_args().largest
     curves: dict[str, list[tuple[float, float]]] = {}
     limits = {
@@ -70,7 +77,9 @@ def main() -> None:
             if n > min(largest, most) or (points and points[-1][1] > LONGEST / 10):
                 break
             points.append((n, seconds(made(n))))
-    draw("bandmf-fig4", {"bandwidth 16": (curves, "rounds n", "time of loss and gradient (s)")}, "xy")
+    draw(
+        "bandmf-fig4", {"bandwidth 16": (curves, "rounds n", "time of loss and gradient (s)")}, "xy"
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""Errors of our designs beside those of jax-privacy, whose figures are kept: no other package is needed.
+"""Errors of our designs beside those of jax-privacy, whose figures are kept: no other package is
+needed.
 
     python simulations/design/jax_privacy_errors.py [--quick]
 
     python -m venv JAX_ENV && JAX_ENV/bin/pip install jax jax-privacy torch scipy threadpoolctl
-    PYTHONPATH=. JAX_ENV/bin/python simulations/design/jax_privacy_errors.py --keep     # kept figures anew
+    PYTHONPATH=. JAX_ENV/bin/python simulations/design/jax_privacy_errors.py --keep     # kept
+    figures anew
 
-One judge takes the matrix of either side, computes ‖AC⁻¹‖_F/√n, or the largest row norm of AC⁻¹, densely and
-the (k, b) sensitivity with `fedmf`, so that neither side's own figures count. It fails where one of ours is
-worse. Seconds of either side: simulations/benchmarks/design.py.
+One judge takes the matrix of either side, computes ‖AC⁻¹‖_F/√n, or the largest row norm of AC⁻¹,
+densely and the (k, b) sensitivity with `fedmf`, so that neither side's own figures count. It fails
+where one of ours is worse. Seconds of either side: simulations/benchmarks/design.py.
 """
 
 from __future__ import annotations
@@ -89,7 +91,9 @@ def theirs(error: str, mechanism: str, n: int, k: int, b: int, size: int) -> Mat
 
     reduce = jnp.max if error == "max" else jnp.mean
     if mechanism == "square-root":
-        made = toeplitz.materialize_lower_triangular(toeplitz.optimal_max_error_strategy_coefs(n), n)
+        made = toeplitz.materialize_lower_triangular(
+            toeplitz.optimal_max_error_strategy_coefs(n), n
+        )
     elif mechanism == "banded-toeplitz":
         coefficients = toeplitz.optimize_banded_toeplitz(n, size, reduction_fn=reduce)
         made = toeplitz.materialize_lower_triangular(coefficients, n)
@@ -103,13 +107,17 @@ def theirs(error: str, mechanism: str, n: int, k: int, b: int, size: int) -> Mat
     elif mechanism == "separated":  # its dense matrices for a least separation
         made = dense.optimize(n, bands=b, equal_norm=True, reduction_fn=reduce)
     elif mechanism.endswith("banded"):
-        made = banded.optimize(n, bands=size, max_optimizer_steps=300, reduction_fn=reduce).materialize()
+        made = banded.optimize(
+            n, bands=size, max_optimizer_steps=300, reduction_fn=reduce
+        ).materialize()
     elif mechanism == "dense":
         made = dense.optimize(n, epochs=k, reduction_fn=reduce)
     else:
         buffers = {"min_buffers": size, "max_buffers": size} if size else {}
         name = "max" if error == "max" else "mean"
-        blt = buffered_toeplitz.optimize(n=n, min_sep=b, max_participations=k, error=name, **buffers)
+        blt = buffered_toeplitz.optimize(
+            n=n, min_sep=b, max_participations=k, error=name, **buffers
+        )
         made = blt.materialize(n)
     return np.asarray(made, dtype=np.float64)
 
@@ -122,7 +130,9 @@ def ours(error: str, mechanism: str, n: int, k: int, b: int, size: int) -> Matri
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small settings that take a second each")
+    parser.add_argument(
+        "--quick", action="store_true", help="small settings that take a second each"
+    )
     parser.add_argument("--keep", action="store_true", help="make jax-privacy's figures anew")
     options = parser.parse_args()
     path = RESULTS / "jax-privacy.json"
@@ -138,7 +148,10 @@ def main() -> int:
         "",
         "Errors of prefix sums, sensitivity included, of strategies optimised for that very error",
         "(jax-privacy 2.0.0, float64; `banded-inverse` came later: commit 8967688 of 2026-08-20).",
-        "Its `dense` with k > 1 is made for a fixed epoch order. A setting is n, k, b and bands or buffers.",
+        (
+            "Its `dense` with k > 1 is made for a fixed epoch order. A setting is n, k, b and bands"
+            " or buffers."
+        ),
         "",
         "| setting | jax-privacy | fedmf | less by, % |",
         "|---|---|---|---|",
@@ -148,10 +161,12 @@ def main() -> int:
         mechanism, n, k, b, _ = setting
         if options.quick and (n > 256 or (mechanism == "dense" and k > 1)):
             continue
-        name, mine = label(error, *setting), judged(error, ours(error, *setting), k, b)
+        name = label(error, *setting)
+        mine = judged(error, ours(error, *setting), k, b)
         if options.keep:
             kept[name] = round(judged(error, theirs(error, *setting), k, b), 9)
-        less, short = max(100 * (1 - mine / kept[name]), 0.0), re.sub(r" [nkb] =", "", name)
+        less = max(100 * (1 - mine / kept[name]), 0.0)
+        short = re.sub(r" [nkb] =", "", name)
         lines.append(f"| {short} | {kept[name]:.6f} | {mine:.6f} | {less:.4f} |")
         if mine > kept[name] * (1 + _DIGITS):
             worse.append(f"{name}: {mine} above {kept[name]}")

@@ -1,8 +1,10 @@
-"""DP-λCGD (Kalinin et al. 2026), Figure 6: what column normalisation gains, over epochs k and separation b.
+"""DP-λCGD (Kalinin et al. 2026), Figure 6: what column normalisation gains, over epochs k and
+separation b.
 
     python simulations/design/lambda_cgd.py
 
-Ratio of the RMSE of column-normalised DP-λCGD to that of plain DP-λCGD, λ optimised for each, n = kb.
+Ratio of the RMSE of column-normalised DP-λCGD to that of plain DP-λCGD, λ optimised for each, n =
+kb.
 """
 
 from __future__ import annotations

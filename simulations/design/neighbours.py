@@ -1,14 +1,16 @@
-"""Other libraries and this one: error and time of design at one (n, k, b), noise, users trained a second.
+"""Other libraries and this one: error and time of design at one (n, k, b), noise, users trained a
+second.
 
     python simulations/design/neighbours.py [--only designs | timings]
 
-Each call judges the libraries that its environment has beside what fedmf needs: pfl, flwr, opake, opacus,
-correlated-noise-mechanism, jax-privacy. It keeps what it found in docs/results/neighbours.json and writes the
-page from all that is kept. RMSE is that of prefix sums at ε = 8 and δ = 1e-5 with the exact sensitivity of
-`fedmf.import_strategy`, whatever the library states. All times are processor time, in one thread: a design's
-that of its first call; noise's that of adding one round of it to a vector of 10⁶ numbers, int64 for this
-package and float32 for others, once past rounds are stored, median of seven rounds; users a second are those
-of simulations/benchmarks/engine.py.
+Each call judges the libraries that its environment has beside what fedmf needs: pfl, flwr, opake,
+opacus, correlated-noise-mechanism, jax-privacy. It keeps what it found in
+docs/results/neighbours.json and writes the page from all that is kept. RMSE is that of prefix sums
+at ε = 8 and δ = 1e-5 with the exact sensitivity of `fedmf.import_strategy`, whatever the library
+states. All times are processor time, in one thread: a design's that of its first call; noise's that
+of adding one round of it to a vector of 10⁶ numbers, int64 for this package and float32 for others,
+once past rounds are stored, median of seven rounds; users a second are those of
+simulations/benchmarks/engine.py.
 """
 
 from __future__ import annotations
@@ -56,10 +58,13 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "BandInvMF, 16 bands": {"name": "banded-inverse", "bands": 16},
     "dense": {"name": "dense"},
 }
-TOEPLITZ, BLT = "banded Toeplitz, 30 bands", "BLT"
-D, SIGMA = 10**6, gaussian_sigma(8.0, 1e-5)
+TOEPLITZ = "banded Toeplitz, 30 bands"
+BLT = "BLT"
+D = 10**6
+SIGMA = gaussian_sigma(8.0, 1e-5)
 #: Of a BLT whose noise is timed, where a design would take longer than the noise.
-DECAYS, WEIGHTS = [0.99, 0.9, 0.6, 0.2], [0.02, 0.05, 0.1, 0.2]
+DECAYS = [0.99, 0.9, 0.6, 0.2]
+WEIGHTS = [0.02, 0.05, 0.1, 0.2]
 Stated = Callable[[], float] | float | None
 Made = tuple[str, Callable[[Participation], tuple[Any, Stated]]]
 Add = Callable[[], object]
@@ -91,7 +96,9 @@ def opake() -> Iterator[Made]:
 
 
 def pfl() -> Iterator[Made]:
-    """Its one mechanism: a banded matrix for prefix sums, noise by composing k rounds of unit norm."""
+    """Its one mechanism: a banded matrix for prefix sums, noise by composing k rounds of unit
+    norm.
+    """
     from pfl.internal.ops import pytorch_ops
     from pfl.internal.ops.selector import set_framework_module
 
@@ -100,7 +107,8 @@ def pfl() -> Iterator[Made]:
     from pfl.privacy.ftrl_mechanism import FTRLMatrixFactorizer
 
     def banded(of: Participation) -> tuple[Any, float]:
-        n, b = of.rounds, of.min_separation
+        n = of.rounds
+        b = of.min_separation
         mask = Mechanism._get_banded_matrix_mask(n, b - 1).astype(np.float64)
         gram = np.asarray(FTRLMatrixFactorizer(np.tril(np.ones((n, n))), mask).optimize())
         return np.linalg.cholesky(gram), float(np.sqrt(-(-n // b)))
@@ -109,7 +117,9 @@ def pfl() -> Iterator[Made]:
 
 
 def jax_privacy() -> Iterator[Made]:
-    """Those of `jax_privacy_errors.py`, with the library's general sensitivity; two came after 2.0.0."""
+    """Those of `jax_privacy_errors.py`, with the library's general sensitivity; two came after
+    2.0.0.
+    """
     import jax
     from jax_privacy.matrix_factorization import sensitivity, toeplitz
     from jax_privacy_errors import theirs
@@ -120,7 +130,9 @@ def jax_privacy() -> Iterator[Made]:
         made |= {"BISR, 16 bands": ("bisr", 16), "BandInvMF, 16 bands": ("banded-inverse", 16)}
 
     def design(of: Participation, mechanism: str, size: int) -> tuple[Any, Stated]:
-        n, k, b = of.rounds, of.max_participations, of.min_separation
+        n = of.rounds
+        k = of.max_participations
+        b = of.min_separation
         C = theirs("rmse", mechanism, n, k, b, size)
         stated = partial(sensitivity.get_min_sep_sensitivity_upper_bound, C, b, k)
         return C if mechanism == "separated" else C[:, 0], stated
@@ -130,15 +142,20 @@ def jax_privacy() -> Iterator[Made]:
 
 
 def cnm_blt(of: Participation) -> tuple[Any, Stated]:
-    """The BLT of `CNMEngine` with four buffers, as in its README, and the sensitivity that it counts."""
+    """The BLT of `CNMEngine` with four buffers, as in its README, and the sensitivity that it
+    counts.
+    """
     from correlated_noise_mechanism.blt_optimizer_diffloss import BLTDifferentiableLossOptimizer
     from correlated_noise_mechanism.utils import calculate_sensitivity_squared
 
     torch.set_default_dtype(torch.float64)  # as importing it does
-    n, k, b = of.rounds, of.max_participations, of.min_separation
+    n = of.rounds
+    k = of.max_participations
+    b = of.min_separation
     made = BLTDifferentiableLossOptimizer(n, 4, b, k).optimize(num_iterations=50, lr=0.01)
     torch.set_default_dtype(torch.float32)
-    weights, decays = made["omega"].numpy(), made["theta"].numpy()
+    weights = made["omega"].numpy()
+    decays = made["theta"].numpy()
     stated = lambda: float(calculate_sensitivity_squared(weights, decays, 4, k, b, n)) ** 0.5  # noqa: E731
     return np.append(1.0, decays ** np.arange(n - 1)[:, None] @ weights), stated
 
@@ -146,7 +163,8 @@ def cnm_blt(of: Participation) -> tuple[Any, Stated]:
 def design(strategy: str, of: Participation) -> Any:
     """Our factorization."""
     params = dict(STRATEGIES[strategy])
-    kind, bands = params.pop("name"), params.pop("bands", None)
+    kind = params.pop("name")
+    bands = params.pop("bands", None)
     if kind == "banded":
         bands = of.min_separation - 1
     return build(kind, of, bands=bands, params=params).factorization
@@ -199,7 +217,8 @@ def pfl_noise() -> Iterator[tuple[str, Add]]:
 
     next(pfl())
     matrix = design("banded, b − 1 bands", CONTRACTS[0]).materialize()
-    solve, generator = ForwardSubstitution(matrix, 29), np.random.default_rng(0)
+    solve = ForwardSubstitution(matrix, 29)
+    generator = np.random.default_rng(0)
     yield "banded, b − 1 bands", lambda: solve.step(generator.standard_normal(D, np.float32))
 
 
@@ -218,14 +237,16 @@ def jax_noise() -> Iterator[tuple[str, Add]]:
     from jax_privacy.noise_addition import matrix_factorization_privatizer
 
     blt = buffered_toeplitz.BufferedToeplitz.build(DECAYS, WEIGHTS, dtype=jnp.float32)
-    column, update = jnp.linspace(1, 0.1, 30, dtype=jnp.float32), jnp.zeros(D, jnp.float32)
+    column = jnp.linspace(1, 0.1, 30, dtype=jnp.float32)
+    update = jnp.zeros(D, jnp.float32)
     for name, matrix in {
         TOEPLITZ: toeplitz.inverse_as_streaming_matrix(column),
         BLT: blt.inverse_as_streaming_matrix(),
         "independent": streaming_matrix.identity(),
     }.items():
         made = matrix_factorization_privatizer(matrix, stddev=1.0, prng_key=0, dtype=jnp.float32)
-        add, held = jax.jit(made.update, donate_argnums=1), [made.init(update)]
+        add = jax.jit(made.update, donate_argnums=1)
+        held = [made.init(update)]
 
         def one(add: Any = add, held: list[Any] = held) -> None:
             noisy, held[0] = add(update, held[0])
@@ -238,7 +259,8 @@ def private_step(kind: Any, **more: Any) -> Add:
     """What an optimizer of Opacus does between clipping and the step."""
     p = torch.nn.Parameter(torch.zeros(D))
     given = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": 1, **more}
-    optimizer, update = kind(torch.optim.SGD([p]), **given), torch.zeros(D)
+    optimizer = kind(torch.optim.SGD([p]), **given)
+    update = torch.zeros(D)
 
     def one() -> None:
         p.summed_grad = update.view(D)  # type: ignore[attr-defined]
@@ -275,19 +297,25 @@ def nanoseconds(add: Add, warm: int = 32, rounds: int = 7) -> float:
 
 
 def rows(library: str, made: Iterable[Made]) -> Iterator[dict[str, Any]]:
-    """Each strategy at each contract; matrices with b − 1 bands at the first alone, for their time."""
+    """Each strategy at each contract; matrices with b − 1 bands at the first alone, for their
+    time.
+    """
     for name, make in made:
         for contract in CONTRACTS[:1] if name.startswith("banded, ") else CONTRACTS:
             begun = time.process_time()
             strategy, stated = make(contract)
             seconds = time.process_time() - begun
-            found = import_strategy(strategy, contract, float(stated()) if callable(stated) else stated)
+            found = import_strategy(
+                strategy, contract, float(stated()) if callable(stated) else stated
+            )
             print(library, name, contract, f"{seconds:.1f} s", flush=True)
             error = errors(found.factorization, prefix(contract.rounds), found.sensitivity, SIGMA)
             yield {
                 "library": library,
                 "strategy": name,
-                "n, k, b": f"{contract.rounds}, {contract.max_participations}, {contract.min_separation}",
+                "n, k, b": (
+                    f"{contract.rounds}, {contract.max_participations}, {contract.min_separation}"
+                ),
                 "rmse": round(error.rmse, 4),
                 "sensitivity": round(found.sensitivity.value, 5),
                 "kind": found.sensitivity.kind,
@@ -298,7 +326,9 @@ def rows(library: str, made: Iterable[Made]) -> Iterator[dict[str, Any]]:
 
 
 #: Strategies and noise of each library, by the name of its distribution.
-LIBRARIES: dict[str, tuple[Callable[[], Iterable[Made]], Callable[[], Iterable[tuple[str, Add]]]]] = {
+LIBRARIES: dict[
+    str, tuple[Callable[[], Iterable[Made]], Callable[[], Iterable[tuple[str, Add]]]]
+] = {
     "opake": (opake, opake_noise),
     "jax-privacy": (jax_privacy, jax_noise),
     "pfl": (pfl, pfl_noise),
@@ -322,12 +352,26 @@ def trained() -> Iterator[dict[str, Any]]:
     if "jax-privacy" in peers:
         peers["jax"] = f"jax {version('jax')}, one scan"
     script = Path(__file__).resolve().parents[1] / "benchmarks" / "engine.py"
-    command = [sys.executable, str(script), "--models", MODEL, "--json", "--turns", "15", "--peers", *peers]
+    command = [
+        sys.executable,
+        str(script),
+        "--models",
+        MODEL,
+        "--json",
+        "--turns",
+        "15",
+        "--peers",
+        *peers,
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     labels = {"loop": "torch, a loop", "engine auto (compiled)": "fedmf"} | peers
     for row in map(json.loads, filter(lambda line: line.startswith("{"), done.stdout.splitlines())):
         peer = row["name"].removeprefix(f"{MODEL}: ")
-        yield {"library": labels[peer], "peer": peer * (peer in peers), "users": round(row["value"])}
+        yield {
+            "library": labels[peer],
+            "peer": peer * (peer in peers),
+            "users": round(row["value"]),
+        }
 
 
 def measured(only: str | None) -> Iterator[dict[str, Any]]:
@@ -351,17 +395,33 @@ def cell(row: dict[str, Any] | None) -> str:
     """RMSE and seconds of a design, and whether the library's own noise would be too small."""
     if row is None:
         return ""
-    return f"{row['rmse']:.3f}, {row['seconds']:.3g} s" + ", **too little noise**" * row["under-noised"]
+    return (
+        f"{row['rmse']:.3f}, {row['seconds']:.3g} s"
+        + ", **too little noise**" * row["under-noised"]
+    )
 
 
 def page(all_rows: list[dict[str, Any]]) -> str:
     """The three tables."""
-    order, users = [*STRATEGIES, "independent"], list[list[str]]()
-    found = {(row["n, k, b"], row["strategy"], row["library"]): row for row in all_rows if "strategy" in row}
+    order = [*STRATEGIES, "independent"]
+    users = list[list[str]]()
+    found = {
+        (row["n, k, b"], row["strategy"], row["library"]): row
+        for row in all_rows
+        if "strategy" in row
+    }
     makers = [*dict.fromkeys(["fedmf", *sorted(library for *_, library in found)])]
-    places = sorted({place[:2] for place in found}, key=lambda place: (place[0], order.index(place[1])))
-    designs = [[*place, *(cell(found.get((*place, library))) for library in makers)] for place in places]
-    noise = {(row["noise of"], row["library"]): row["nanoseconds"] for row in all_rows if "noise of" in row}
+    places = sorted(
+        {place[:2] for place in found}, key=lambda place: (place[0], order.index(place[1]))
+    )
+    designs = [
+        [*place, *(cell(found.get((*place, library))) for library in makers)] for place in places
+    ]
+    noise = {
+        (row["noise of"], row["library"]): row["nanoseconds"]
+        for row in all_rows
+        if "noise of" in row
+    }
     others = {name: [] for name in order if (name, "fedmf") in noise}
     for (name, library), taken in sorted(noise.items()):
         if library != "fedmf":
@@ -378,7 +438,12 @@ def page(all_rows: list[dict[str, Any]]) -> str:
     lines += table(["n, k, b", "strategy", *makers], designs)
     lines += ["", "## Noise", "", "Nanoseconds per number, `neighbours.py --only timings`:", ""]
     lines += table(["mechanism", "fedmf", "others"], times)
-    lines += ["", "## Training", "", "MLP 784-64-10, 20 images per user, two steps of 10, one core,"]
+    lines += [
+        "",
+        "## Training",
+        "",
+        "MLP 784-64-10, 20 images per user, two steps of 10, one core,",
+    ]
     lines += [f'`simulations/benchmarks/engine.py --models "{MODEL}" --peers NAME`:', ""]
     lines += table(["library", "images/s"], users)
     return "\n".join(lines) + "\n"
@@ -389,15 +454,22 @@ def main() -> None:
     parser.add_argument("--only", choices=("designs", "timings"))
     only = parser.parse_args().only
     torch.set_num_threads(1)
-    kept, written = RESULTS / "neighbours.json", RESULTS / "neighbours.md"
+    kept = RESULTS / "neighbours.json"
+    written = RESULTS / "neighbours.md"
     all_rows: list[dict[str, Any]] = []
     for row in measured(only):
         all_rows = json.loads(kept.read_text("utf-8")) if kept.exists() else []
         same = ("library", "strategy", "n, k, b", "noise of", "peer")
-        all_rows = [old for old in all_rows if any(old.get(key) != row.get(key) for key in same)] + [row]
+        all_rows = [
+            old for old in all_rows if any(old.get(key) != row.get(key) for key in same)
+        ] + [row]
         text = ",\n".join(json.dumps(row, ensure_ascii=False) for row in all_rows)
         kept.write_text(f"[\n{text}\n]\n", "utf-8")
-    head = written.read_text("utf-8").split("## Errors")[0] if written.exists() else "# Other libraries\n\n"
+    head = (
+        written.read_text("utf-8").split("## Errors")[0]
+        if written.exists()
+        else "# Other libraries\n\n"
+    )
     written.write_text(head + page(all_rows), "utf-8")
 
 

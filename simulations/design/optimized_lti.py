@@ -1,10 +1,12 @@
-"""Choquette-Choo et al. (2024), arXiv:2310.06771: how far ν-DP-FTRL is from the optimised LTI noise.
+"""Choquette-Choo et al. (2024), arXiv:2310.06771: how far ν-DP-FTRL is from the optimised LTI
+noise.
 
     python simulations/design/optimized_lti.py
 
-Asymptotic suboptimality at equal privacy of the identity (DP-SGD), the best ν-DP-FTRL and the optimised LTI
-noise over the latter: exactly on quadratics whose d = 16 eigenvalues fall geometrically from 1 to 1/κ, or are
-(1, 1/d, …, 1/d); and as the bound of Theorem 3.1 on functions of condition number κ (the paper's Figure 3).
+Asymptotic suboptimality at equal privacy of the identity (DP-SGD), the best ν-DP-FTRL and the
+optimised LTI noise over the latter: exactly on quadratics whose d = 16 eigenvalues fall
+geometrically from 1 to 1/κ, or are (1, 1/d, …, 1/d); and as the bound of Theorem 3.1 on functions
+of condition number κ (the paper's Figure 3).
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from fedmf.mechanisms.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.mechanisms.registry import least_on
 from fedmf.mechanisms.strongly_convex import strongly_convex_bound, strongly_convex_lti
 
-OPTIMAL, DAMPED, WHITE = "optimised LTI", "best ν-DP-FTRL", "DP-SGD"
+OPTIMAL = "optimised LTI"
+DAMPED = "best ν-DP-FTRL"
+WHITE = "DP-SGD"
 Rows = list[tuple[str, float, float, float, float]]
 
 
@@ -39,7 +43,8 @@ def on_quadratic(eigenvalues: np.ndarray, eta: float) -> dict[str, float]:
 
 
 def on_strongly_convex(condition: float, eta: float) -> dict[str, float]:
-    mu, n = 1.0 / condition, int(12 * condition / eta)
+    mu = 1.0 / condition
+    n = int(12 * condition / eta)
     return judged(
         n,
         strongly_convex_lti(n, mu, 1.0, eta),
@@ -47,7 +52,9 @@ def on_strongly_convex(condition: float, eta: float) -> dict[str, float]:
     )
 
 
-def judged(n: int, optimal: Factorization, value: Callable[[Factorization], float]) -> dict[str, float]:
+def judged(
+    n: int, optimal: Factorization, value: Callable[[Factorization], float]
+) -> dict[str, float]:
     """Values of the three, ν searched."""
 
     def of_log(u: float) -> float:
@@ -62,8 +69,12 @@ def main() -> None:
     panels = {}
     conditions = (2.0, 5.0, 10.0, 30.0, 100.0)
 
-    def panel(title: str, xs: Sequence[float], label: str, of: Callable[[float], dict[str, float]]) -> None:
-        curves: dict[str, list[tuple[float, float]]] = {name: [] for name in (WHITE, DAMPED, OPTIMAL)}
+    def panel(
+        title: str, xs: Sequence[float], label: str, of: Callable[[float], dict[str, float]]
+    ) -> None:
+        curves: dict[str, list[tuple[float, float]]] = {
+            name: [] for name in (WHITE, DAMPED, OPTIMAL)
+        }
         for x in xs:
             found = of(x)
             rows.append((title, x, found[WHITE], found[DAMPED], found[OPTIMAL]))
@@ -73,18 +84,24 @@ def main() -> None:
 
     for eta in (0.5, 0.1):
         panel(
-            f"quadratic, geometric spectrum, η = {eta}", conditions, "condition number κ",
+            f"quadratic, geometric spectrum, η = {eta}",
+            conditions,
+            "condition number κ",
             lambda x, eta=eta: on_quadratic(np.geomspace(1.0 / x, 1.0, 16), eta),
-        )  # fmt: skip
+        )
     panel(
-        "quadratic, spectrum (1, 1/d, …), η = 0.5", (2, 8, 32, 128), "dimension d",
+        "quadratic, spectrum (1, 1/d, …), η = 0.5",
+        (2, 8, 32, 128),
+        "dimension d",
         lambda d: on_quadratic(np.append(1.0, np.full(int(d) - 1, 1.0 / d)), 0.5),
-    )  # fmt: skip
+    )
     for eta in (0.1, 1.0):
         panel(
-            f"bound of Theorem 3.1, η = {eta}/L", conditions, "condition number κ",
+            f"bound of Theorem 3.1, η = {eta}/L",
+            conditions,
+            "condition number κ",
             lambda x, eta=eta: on_strongly_convex(x, eta),
-        )  # fmt: skip
+        )
     draw("optimized-lti", panels, "xy")
     write(rows)
 
@@ -93,8 +110,14 @@ def write(rows: Rows) -> None:
     lines = [
         "# Optimised LTI noise compared with ν-DP-FTRL and independent noise",
         "",
-        "Written by `simulations/design/optimized_lti.py`. Stationary suboptimality of gradient descent from",
-        "the noise alone, in units of (ζσ)² (per dimension for the bound), one participation per user.",
+        (
+            "Written by `simulations/design/optimized_lti.py`. Stationary suboptimality of gradient"
+            " descent from"
+        ),
+        (
+            "the noise alone, in units of (ζσ)² (per dimension for the bound), one participation"
+            " per user."
+        ),
         "",
         "![DP-SGD and the best ν-DP-FTRL relative to the optimised noise](optimized-lti.png)",
         "",
@@ -102,7 +125,9 @@ def write(rows: Rows) -> None:
         "|---|---|---|---|---|",
     ]
     for title, x, white, damped, optimal in rows:
-        lines.append(f"| {title} | {x:g} | {optimal:.4g} | {white / optimal:.2f} | {damped / optimal:.3f} |")
+        lines.append(
+            f"| {title} | {x:g} | {optimal:.4g} | {white / optimal:.2f} | {damped / optimal:.3f} |"
+        )
     (RESULTS / "optimized-lti.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

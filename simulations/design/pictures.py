@@ -1,4 +1,5 @@
-"""Shared by the scripts of simulations/: errors of a mechanism, and curves as a picture and as numbers.
+"""Shared by the scripts of simulations/: errors of a mechanism, and curves as a picture and as
+numbers.
 
 python simulations/design/pictures.py [NAME]...     # pictures again from docs/results/NAME.json
 """
@@ -67,7 +68,9 @@ def draw(name: str, panels: Mapping[str, Panel], log: str = "x") -> None:
             "y": ylabel,
             "log": own[0] if own else log,
             "curves": {
-                label: [[float(x), *(float(f"{value:.5g}") for value in rest)] for x, *rest in points]
+                label: [
+                    [float(x), *(float(f"{value:.5g}") for value in rest)] for x, *rest in points
+                ]
                 for label, points in curves.items()
             },
         }
@@ -79,8 +82,10 @@ def draw(name: str, panels: Mapping[str, Panel], log: str = "x") -> None:
 
 
 def redraw(name: str) -> None:
-    """Save docs/results/NAME.png from the numbers: panels with the same curves, or of three and more,
-    in two columns with a common legend, others one above the other with names at the lines' ends."""
+    """Save docs/results/NAME.png from the numbers: panels with the same curves, or of three and
+    more, in two columns with a common legend, others one above the other with names at the lines'
+    ends.
+    """
     panels = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     labels = [list(panel["curves"]) for panel in panels.values()]
     common = len(panels) > 1 and (len(panels) > 2 or labels[0] == labels[1])
@@ -116,7 +121,10 @@ def _panel(axes: Any, panel: Mapping[str, Any], order: Sequence[str]) -> dict[st
     found = {}
     for label, points in panel["curves"].items():
         shown = points[:: 1 + len(points) // 20]
-        print(f"{label}: " + ", ".join("(" + ", ".join(f"{z:.4g}" for z in point) + ")" for point in shown))
+        print(
+            f"{label}: "
+            + ", ".join("(" + ", ".join(f"{z:.4g}" for z in point) + ")" for point in shown)
+        )
         at = order.index(label)
         seen = look(label, at)
         x, y, *half = zip(*points, strict=True)
@@ -127,7 +135,9 @@ def _panel(axes: Any, panel: Mapping[str, Any], order: Sequence[str]) -> dict[st
         line = axes.errorbar(x, y, half[0] if half and not dense else None, **plain)
         found[label] = (line, *max(points)[:2], seen.colour)
         if half and dense:
-            low, high = ([a + sign * b for a, b in zip(y, half[0], strict=True)] for sign in (-1, 1))
+            low, high = (
+                [a + sign * b for a, b in zip(y, half[0], strict=True)] for sign in (-1, 1)
+            )
             axes.fill_between(x, low, high, alpha=0.25, color=seen.colour, linewidth=0)
     if "y" in panel["log"]:
         axes.set_yscale("log")

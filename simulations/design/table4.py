@@ -2,9 +2,9 @@
 
     python simulations/design/table4.py [--quick] [--output docs/results/table4.md]
 
-n = 3900, k = 10, b = 390, ε = 8, δ = 1e-5, zero-out adjacency, no amplification; RMSE of prefix sums, noise
-multiplier included. Rows without free coefficients must agree; optimised rows may be better. `banded` with
-p = 390 takes about ten minutes, once: results of optimisers are kept on disk.
+n = 3900, k = 10, b = 390, ε = 8, δ = 1e-5, zero-out adjacency, no amplification; RMSE of prefix
+sums, noise multiplier included. Rows without free coefficients must agree; optimised rows may be
+better. `banded` with p = 390 takes about ten minutes, once: results of optimisers are kept on disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ BANDED = {
 }
 CGD = {0.975: 12.73, 0.95: 14.74, 0.9: 19.72}
 #: Not rows of the paper: what else one can ask for here.
-BEYOND = ("normalized-banded-toeplitz", "normalized-bisr", "bifr", "bfr", "nu-ftrl", "one-parameter")
+BEYOND = (
+    "normalized-banded-toeplitz",
+    "normalized-bisr",
+    "bifr",
+    "bfr",
+    "nu-ftrl",
+    "one-parameter",
+)
 
 
 def ours(name: str, **params: float) -> float:
@@ -65,11 +72,26 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="rows that take seconds")
     options = parser.parse_args()
     lines = [
-        "RMSE at n = 3900, k = 10, b = 390, ε = 8, δ = 10⁻⁵ without amplification (DP-λCGD, Table 4, first",
-        "column). BandMF is the optimised banded Toeplitz matrix; general banded matrices, which the",
-        "paper leaves out, are next to the same figures. The last rows are not in the paper; their free",
-        "parameters are optimised. Sensitivities are exact. BandInvMF with p = 390: the paper's figure is",
-        "below a certified lower bound of 7.912, see [errata](../dev/errata.md#bandinvmf-with-p--b).",
+        (
+            "RMSE at n = 3900, k = 10, b = 390, ε = 8, δ = 10⁻⁵ without amplification (DP-λCGD,"
+            " Table 4, first"
+        ),
+        (
+            "column). BandMF is the optimised banded Toeplitz matrix; general banded matrices,"
+            " which the"
+        ),
+        (
+            "paper leaves out, are next to the same figures. The last rows are not in the paper;"
+            " their free"
+        ),
+        (
+            "parameters are optimised. Sensitivities are exact. BandInvMF with p = 390: the paper's"
+            " figure is"
+        ),
+        (
+            "below a certified lower bound of 7.912, see"
+            " [errata](../dev/errata.md#bandinvmf-with-p--b)."
+        ),
         "Written by `simulations/design/table4.py`.",
         "",
         "| mechanism | paper | fedmf | difference, % |",

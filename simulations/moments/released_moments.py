@@ -15,14 +15,18 @@ from fedmf.moments import NoisyMoments
 from fedmf.streaming import Layout, Settings, StreamPlan
 
 
-def planned(n: int, d: int, epsilon: float = 8.0, norm_bound: float = 1.0, **more: Any) -> StreamPlan:
+def planned(
+    n: int, d: int, epsilon: float = 8.0, norm_bound: float = 1.0, **more: Any
+) -> StreamPlan:
     """The plan of a stream of n rows, one a user, δ = 1e-5."""
     settings = Settings(clip_norm=norm_bound, epsilon=epsilon, delta=1e-5, rounds=n, **more)
     return StreamPlan.of(settings, Layout(tuple(map(str, range(d)))), n)
 
 
 def released(plan: StreamPlan, rows: Array, runs: int, rng: np.random.Generator) -> NoisyMoments:
-    """What so many independent streams of a plan with equal weights say of these rows after the last."""
+    """What so many independent streams of a plan with equal weights say of these rows after the
+    last.
+    """
     at = np.array([plan.rounds])
     weight = float(plan.row_sums(0, at)[0])
     v, v2 = (float(plan.variances(moment, at)[0]) / weight**2 for moment in (0, 1))
@@ -39,7 +43,9 @@ def drawn(
     rng: np.random.Generator,
     norm_bound: float = 1.0,
 ) -> NoisyMoments:
-    """m̂ and the unbiased Σ̂ of so many independent streams over rows with this mean and covariance."""
+    """m̂ and the unbiased Σ̂ of so many independent streams over rows with this mean and
+    covariance.
+    """
     d = len(mean)
     noisy = mean + np.sqrt(mean_variance) * rng.normal(size=(runs, d))
     noise = np.triu(rng.normal(size=(runs, d, d)), 1) * np.sqrt(second_variance / 2)

@@ -1,11 +1,12 @@
-"""JME (Kalinin, Upadhyay and Lampert 2025), Figures 1, 2, 3 and 7: expected errors, and who wins where.
+"""JME (Kalinin, Upadhyay and Lampert 2025), Figures 1, 2, 3 and 7: expected errors, and who wins
+where.
 
     python simulations/moments/second_moments.py
 
-σ is the noise multiplier of the whole release: τ₁ = 2ζσ·sens(C) for every method (ζ = 1, replace-one, k = 1).
-Errors are the exact expectations of `theory`, for the worst data where they depend on it: for
-post-processing with C = I that is known, with the square root it lies between two bounds, both drawn. Writes
-docs/results/moments-fig*.png and moments.md.
+σ is the noise multiplier of the whole release: τ₁ = 2ζσ·sens(C) for every method (ζ = 1,
+replace-one, k = 1). Errors are the exact expectations of `theory`, for the worst data where they
+depend on it: for post-processing with C = I that is known, with the square root it lies between two
+bounds, both drawn. Writes docs/results/moments-fig*.png and moments.md.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ N = 1000
 LEVELS = np.geomspace(1 / 512, 16, 53)
 LINES = ["# Expected errors of the moments\n\n`python simulations/moments/second_moments.py`\n"]
 TABLE = [
-    "\nThe σ from which the error of JME is below that of post-processing (PP); 0 means every σ shown. The",
+    (
+        "\nThe σ from which the error of JME is below that of post-processing (PP); 0 means every σ"
+        " shown. The"
+    ),
     "error of PP with square-root noise lies between two bounds. [Figures](figures.md#jme)\n",
     "| figure | PP | JME | JME, not symmetrised |\n|---|---|---|---|",
 ]
@@ -49,9 +53,14 @@ def say(line: str) -> None:
 
 
 def figure_1() -> None:
-    """First against second error for d = 10, n = 100: λ-JME under IME and CS along the whole curve."""
-    n, d = 100, 10
-    C, once, users = identity(n), Participation(n, 1, n), UserRange(1.0, d, "replace-one")
+    """First against second error for d = 10, n = 100: λ-JME under IME and CS along the whole
+    curve.
+    """
+    n = 100
+    d = 10
+    C = identity(n)
+    once = Participation(n, 1, n)
+    users = UserRange(1.0, d, "replace-one")
     A = prefix(n).materialize()
 
     def point(made: MomentMechanism) -> tuple[float, float]:
@@ -71,9 +80,11 @@ def figure_1() -> None:
     }
     shown = {
         "d = 10, 100 rounds, independent noise": (
-            curves, "RMSE of the first moment", "RMSE of the second moment",
+            curves,
+            "RMSE of the first moment",
+            "RMSE of the second moment",
         )
-    }  # fmt: skip
+    }
     draw("moments-fig1", shown, "y")
     own = sorted(curves["λ-JME"])
     for rival in ("IME", "CS"):
@@ -108,13 +119,16 @@ def say_crossings(title: str, curves: Curves) -> None:
 
 def against_squaring(workload: ToeplitzWorkload, C: Factorization, d: int) -> Curves:
     """RMS error of Ŝ per released query, over σ."""
-    A, once, users = workload.materialize(), Participation(N, 1, N), UserRange(1.0, d, "replace-one")
+    A = workload.materialize()
+    once = Participation(N, 1, N)
+    users = UserRange(1.0, d, "replace-one")
     sens = stated_sensitivity(C, once).value
     inverse = np.linalg.inv(C.materialize())
     Q = inverse @ inverse.T
     kernel = A.T @ A
     low, high = theory.squaring_supremum_bounds(C, A)
-    square, bias = float(np.sum(kernel * Q**2)), float(np.diag(Q) @ kernel @ np.diag(Q))
+    square = float(np.sum(kernel * Q**2))
+    bias = float(np.diag(Q) @ kernel @ np.diag(Q))
     unit = float(theory.second_moment_errors(jme(C, C, once, users, 1.0), A, 1).sum())
     packed = 1 if d == 1 else d * (d + 1) // 2
     curves: dict[str, list[tuple[float, float]]] = {"JME": [], "JME, not symmetrised": []}
@@ -127,7 +141,9 @@ def against_squaring(workload: ToeplitzWorkload, C: Factorization, d: int) -> Cu
         for end, linear in ends:
             fair = 2 * (d + 1) * tau**2 * linear + d * (d + 1) * tau**4 * square
             curves.setdefault(f"PP debiased{end}", []).append((sigma, (fair / N) ** 0.5))
-            curves.setdefault(f"PP{end}", []).append((sigma, ((fair + d * tau**4 * bias) / N) ** 0.5))
+            curves.setdefault(f"PP{end}", []).append(
+                (sigma, ((fair + d * tau**4 * bias) / N) ** 0.5)
+            )
     if d == 1:
         del curves["JME, not symmetrised"]
     return curves
@@ -151,7 +167,9 @@ def figure_3() -> None:
     once = Participation(N, 1, N)
     shown = {}
     for d in (1, 100):
-        A, C, users = average(N).materialize(), identity(N), UserRange(1.0, d, "replace-one")
+        A = average(N).materialize()
+        C = identity(N)
+        users = UserRange(1.0, d, "replace-one")
         equal = np.zeros((N, d))
         equal[:, 0] = 1.0
         turning = equal * (-1.0) ** np.arange(N)[:, None]
@@ -163,10 +181,13 @@ def figure_3() -> None:
             tau = made.first_std
             own = theory.covariance_errors(tau, made.second_std, C, C, A, equal, packed).sum()
             curves.setdefault("JME", []).append((sigma, (own / N) ** 0.5))
-            # M = diag(a) − aaᵀ has ‖M‖² = 1/t − 1/t², and rows ±e₁ in turn reach the supremum within O(t⁻³).
+            # M = diag(a) − aaᵀ has ‖M‖² = 1/t − 1/t², and rows ±e₁ in turn reach the supremum
+            # within O(t⁻³).
             steps = np.arange(1, N + 1)
             centre = np.array([np.mean(np.var(turning[:t, 0])) for t in steps]) / steps
-            other = 2 * (d + 1) * tau**2 * centre + d * (d + 1) * tau**4 * (1 / steps - 1 / steps**2)
+            other = 2 * (d + 1) * tau**2 * centre + d * (d + 1) * tau**4 * (
+                1 / steps - 1 / steps**2
+            )
             curves.setdefault("PP debiased", []).append((sigma, (other.sum() / N) ** 0.5))
         title = f"running averages, d = {d}"
         shown[title] = (curves, "noise multiplier σ", "RMSE of the covariance")
@@ -176,7 +197,9 @@ def figure_3() -> None:
 
 def main() -> None:
     figure_1()
-    sums, fading, sliding = prefix(N), exponential(0.9, N), window(10, N)
+    sums = prefix(N)
+    fading = exponential(0.9, N)
+    sliding = window(10, N)
     panels(
         "fig2",
         {

@@ -1,9 +1,11 @@
-"""Strange rows of three real data sets by a private density: areas under the curve and false alarms.
+"""Strange rows of three real data sets by a private density: areas under the curve and false
+alarms.
 
     python simulations/moments/stream_anomalies.py [--runs R]
 
-A stream sees ordinary rows; the density of its last release scores ordinary rows that it never saw and
-strange ones. Releases are drawn by the exact law of their noise. Writes docs/results/stream-anomalies.md.
+A stream sees ordinary rows; the density of its last release scores ordinary rows that it never saw
+and strange ones. Releases are drawn by the exact law of their noise. Writes
+docs/results/stream-anomalies.md.
 """
 
 from __future__ import annotations
@@ -25,9 +27,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fetch_data import table, wrist
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-EPSILONS, RATE, CALIBRATED = (1.0, 4.0, 8.0), 0.01, 1000
+EPSILONS = (1.0, 4.0, 8.0)
+RATE = 0.01
+CALIBRATED = 1000
 #: Round ranges that are public knowledge of the measurements, not computed from the rows.
-CANCER = (5, 8, 40, 100, 0.05, 0, 0, 0, 0.1, 0.04), (30, 40, 200, 2600, 0.17, 0.4, 0.5, 0.2, 0.3, 0.1)
+CANCER = (
+    (5, 8, 40, 100, 0.05, 0, 0, 0, 0.1, 0.04),
+    (30, 40, 200, 2600, 0.17, 0.4, 0.5, 0.2, 0.3, 0.1),
+)
 #: A departure two hours late, in the range of `fetch_data`.
 LATE = 2 * (120 + 30) / 210 - 1
 PAGE = """# Anomaly scores of private densities
@@ -61,7 +68,8 @@ def cases() -> dict[str, tuple[Array, Array, float, dict[str, object]]]:
     few = (flights.groupby("tailnum").cumcount() < 10).to_numpy()
     delays = flights.iloc[:, 1:].to_numpy()
     seconds, exercises = wrist()
-    cancer, (low, high) = load_breast_cancer(), np.array(CANCER)
+    cancer = load_breast_cancer()
+    low, high = np.array(CANCER)
     cells = np.clip(2 * (cancer.data[:, :10] - low) / (high - low) - 1, -1, 1)
     by_aircraft = {"user_column": "tailnum", "max_participations": 10, "release_every": 3400}
     rowing = exercises == "ROW"
@@ -87,25 +95,34 @@ def judged(held_out: Array, others: Array, gaussian: float) -> list[float]:
     half = min(CALIBRATED, len(held_out) // 2)
     calibrated = calibrated_threshold(max(RATE, 1 / (half + 1)), held_out[:half])
     limits = gaussian, float(chi2.isf(RATE, others[0])), calibrated
-    rest, strange = held_out[half:], others[1:]
-    return [area(rest, strange), *((rest > limit).mean() for limit in limits), (strange > calibrated).mean()]
+    rest = held_out[half:]
+    strange = others[1:]
+    return [
+        area(rest, strange),
+        *((rest > limit).mean() for limit in limits),
+        (strange > calibrated).mean(),
+    ]
 
 
 def rows_of(
     ordinary: Array, strange: Array, bound: float, contract: dict[str, object], runs: int
 ) -> list[str]:
-    d, n = ordinary.shape[1], int(0.7 * len(ordinary))
-    ordinary, strange = shortened(ordinary, bound), shortened(strange, bound)
+    d = ordinary.shape[1]
+    n = int(0.7 * len(ordinary))
+    ordinary = shortened(ordinary, bound)
+    strange = shortened(strange, bound)
     plans = {e: planned(n, d, e, bound, weight="density", **contract) for e in EPSILONS}
     found: dict[float, list[list[float]]] = {epsilon: [] for epsilon in (*EPSILONS, np.inf)}
     for run in range(runs):
         rng = np.random.default_rng([run, d])
         order = rng.permutation(len(ordinary))
-        seen, held_out = ordinary[order[:n]], ordinary[order[n:]]
+        seen = ordinary[order[:n]]
+        held_out = ordinary[order[n:]]
         others = rng.permutation(strange)[:5000]
         for epsilon, plan in plans.items():
             raw = released(plan, seen, 1, rng)
-            told, errors = describe(raw)["density_covariance"][0], raw.covariance_errors()[0]
+            told = describe(raw)["density_covariance"][0]
+            errors = raw.covariance_errors()[0]
             limit = alarm_threshold(RATE, told, np.full(d, raw.mean_variance[0] ** 0.5), errors)
             scores = [distances(x, raw.mean[0], told) for x in (held_out, others)]
             found[epsilon].append(judged(scores[0], np.array([d, *scores[1]]), limit))
@@ -114,10 +131,13 @@ def rows_of(
         found[np.inf].append(judged(scores[0], np.array([d, *scores[1]]), float(chi2.isf(RATE, d))))
     lines = []
     for epsilon, values in found.items():
-        mean, areas = np.mean(values, axis=0), np.array(values)[:, 0]
+        mean = np.mean(values, axis=0)
+        areas = np.array(values)[:, 0]
         of = f"{mean[0]:.3f} ({np.quantile(areas, 0.1):.2f}–{np.quantile(areas, 0.9):.2f})"
         name = "not private" if np.isinf(epsilon) else f"{epsilon:g}"
-        lines.append(f"| {n:,} | {name} | {of} | " + " | ".join(f"{100 * x:.1f}" for x in mean[1:]) + " |")
+        lines.append(
+            f"| {n:,} | {name} | {of} | " + " | ".join(f"{100 * x:.1f}" for x in mean[1:]) + " |"
+        )
     return lines
 
 

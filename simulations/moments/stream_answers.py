@@ -1,4 +1,5 @@
-"""What streams of real rows end in: errors beside a single release and a lower bound, intervals, methods.
+"""What streams of real rows end in: errors beside a single release and a lower bound, intervals,
+methods.
 
     python simulations/moments/stream_answers.py
 
@@ -29,9 +30,12 @@ from fetch_data import USERS, table
 PROJECT = Path(__file__).resolve().parents[2]
 RESULTS = PROJECT / "docs" / "results"
 #: Rows of one aircraft, rows between two of them, rows of a release.
-CAP, APART, EVERY = 50, 300, 3000
+CAP = 50
+APART = 300
+EVERY = 3000
 #: For intervals: the most rows of a user.
-CAPS, RUNS = {"flights": 10, "ratings": 20, "baseball": 20}, 200
+CAPS = {"flights": 10, "ratings": 20, "baseball": 20}
+RUNS = 200
 #: For methods: rows, one a user, each released.
 ROWS = 1000
 PAGE = """# What streams of real rows end in
@@ -93,7 +97,8 @@ mean's error may be at most 1.05 times that of a mean alone:
 def ratios(t: Array, errors: Array, plan: StreamPlan) -> tuple[Array, list[str]]:
     """Errors over those of a single release, and the cells that sum them up."""
     found = errors / [plan.one_shot_error(int(rows)) for rows in t]
-    quarter, tenth = found[3 * len(found) // 4 :].mean(), found[len(found) // 10 :].max()
+    quarter = found[3 * len(found) // 4 :].mean()
+    tenth = found[len(found) // 10 :].max()
     return found, [f"{found[-1]:.2f}", f"{quarter:.2f}", f"{tenth:.2f}"]
 
 
@@ -101,26 +106,51 @@ def command(folder: Path, *words: str) -> tuple[str, list[dict[str, Any]], float
     """Screen, releases, seconds and megabytes of a stream by the command."""
     out = folder / "released.jsonl"
     out.unlink(missing_ok=True)
-    line = [sys.executable, "-m", "fedmf", "stream", "--output", str(out), "--delta", "1e-5", *words]
+    line = [
+        sys.executable,
+        "-m",
+        "fedmf",
+        "stream",
+        "--output",
+        str(out),
+        "--delta",
+        "1e-5",
+        *words,
+    ]
     env = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     with (folder / "screen").open("w+") as screen:
-        child = subprocess.Popen(line, cwd=PROJECT, stdout=screen, stderr=subprocess.STDOUT, env=env)
+        child = subprocess.Popen(
+            line, cwd=PROJECT, stdout=screen, stderr=subprocess.STDOUT, env=env
+        )
         _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     text = (folder / "screen").read_text()
     if child.returncode:
         raise SystemExit(text)
     seconds = usage.ru_utime + usage.ru_stime
-    return text, [json.loads(row) for row in out.read_text().splitlines()], seconds, usage.ru_maxrss / 1024
+    return (
+        text,
+        [json.loads(row) for row in out.read_text().splitlines()],
+        seconds,
+        usage.ru_maxrss / 1024,
+    )
 
 
 def flights() -> dict[str, Any]:
-    rows, lines = table("flights"), []
+    rows = table("flights")
+    lines = []
     columns = ",".join(rows.columns[1:])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows.to_csv(folder / "rows.csv", index=False)
-        asked = ["--input", str(folder / "rows.csv"), "--columns", columns, "--user-column", "tailnum"]
+        asked = [
+            "--input",
+            str(folder / "rows.csv"),
+            "--columns",
+            columns,
+            "--user-column",
+            "tailnum",
+        ]
         asked += ["--min-separation", str(APART), "--rows-per-user", str(CAP)]
         asked += ["--release-every", str(EVERY), "--clip-norm", "2"]
         at_one: Any = None
@@ -153,7 +183,9 @@ def bounds(short: StreamPlan) -> dict[str, list[str]]:
         found, _ = ratios(t, np.sqrt(plan.variances(0, t)) / plan.row_sums(0, t), plan)
         for words, first in (("all", 0), ("the last quarter", 3 * plan.releases // 4)):
             steps = plan.mechanism.participation
-            least = lower_bound(plan.releases, first, steps.max_participations, steps.min_separation)
+            least = lower_bound(
+                plan.releases, first, steps.max_participations, steps.min_separation
+            )
             least *= plan.rows_of_user / CAP
             mine = float(np.sqrt(np.mean(found[first:] ** 2)))
             lines.append(f"| {plan.releases} | {words} | {mine:.2f} | {least:.2f} |")
@@ -162,10 +194,13 @@ def bounds(short: StreamPlan) -> dict[str, list[str]]:
 
 
 def lower_bound(n: int, first: int, k: int, b: int, steps: int = 200) -> float:
-    """‖E M^½‖_*/√rows for rows `first`, … of the prefix sums E, by Frank and Wolfe over second moments M of
-    patterns of k steps, b apart: any M gives a lower bound of sens(C)·‖E C⁻¹‖_F/√rows."""
-    E, rng = np.tril(np.ones((n, n)))[first:], np.random.default_rng(0)
-    M, least = np.zeros((n, n)), 0.0
+    """‖E M^½‖_*/√rows for rows `first`, … of the prefix sums E, by Frank and Wolfe over second
+    moments M of patterns of k steps, b apart: any M gives a lower bound of sens(C)·‖E C⁻¹‖_F/√rows.
+    """
+    E = np.tril(np.ones((n, n)))[first:]
+    rng = np.random.default_rng(0)
+    M = np.zeros((n, n))
+    least = 0.0
     for _ in range(2000):
         at = np.sort(rng.integers(0, n - (k - 1) * b, k)) + b * np.arange(k)
         M[np.ix_(at, at)] += 1 / 2000
@@ -188,7 +223,8 @@ def square_root(M: Array) -> Array:
 
 def large_pattern(G: Array, k: int, b: int) -> list[int]:
     """k steps, b apart, with a large sum of G over pairs: greedily from several starts."""
-    best, found = -np.inf, list[int]()
+    best = -np.inf
+    found = list[int]()
     for start in range(0, len(G), max(1, len(G) // 8)):
         at = [start]
         while len(at) < k:
@@ -199,7 +235,8 @@ def large_pattern(G: Array, k: int, b: int) -> list[int]:
                 break
             at.append(int(gain.argmax()))
         if (value := G[np.ix_(at, at)].sum()) > best:
-            best, found = value, at
+            best = value
+            found = at
     return found
 
 
@@ -209,7 +246,8 @@ def caps(counts: Array, plan: Any) -> dict[str, Any]:
     lines = []
     for k in (1, 2, 5, 10, 20, 50, 100, 200, int(counts.max())):
         kept = int(np.minimum(counts, k).sum())
-        left, error = 1 - kept / counts.sum(), k * noise / kept
+        left = 1 - kept / counts.sum()
+        error = k * noise / kept
         both = float(np.hypot(error, 0.05 * left))
         lines.append(f"| {k} | {100 * left:.0f} | {error:.4f} | {both:.4f} |")
     every = np.unique(counts)
@@ -221,27 +259,45 @@ def caps(counts: Array, plan: Any) -> dict[str, Any]:
 def intervals() -> list[str]:
     lines = []
     for name, k in CAPS.items():
-        rows, user = table(name), USERS[name]
+        rows = table(name)
+        user = USERS[name]
         x = rows[(rows.groupby(user).cumcount() < k).to_numpy()].iloc[:, 1:].to_numpy()
         bound = x.shape[1] ** 0.5
-        mean, covariance, correlation = x.mean(axis=0), np.cov(x.T, bias=True), np.corrcoef(x.T)
+        mean = x.mean(axis=0)
+        covariance = np.cov(x.T, bias=True)
+        correlation = np.corrcoef(x.T)
         upper = np.triu_indices(x.shape[1], 1)
         for adjacency in ("zero-out", "replace-one"):
-            contract = {"user_column": user, "max_participations": k, "release_every": -(-len(x) // 10)}
+            contract = {
+                "user_column": user,
+                "max_participations": k,
+                "release_every": -(-len(x) // 10),
+            }
             plan = planned(len(x), x.shape[1], 1.0, bound, adjacency=adjacency, **contract)
             told = describe(released(plan, x, RUNS, np.random.default_rng(k)))
             cells = [name, adjacency]
-            for field, true in (("mean", mean), ("covariance", covariance), ("correlation", correlation)):
-                low, high = told[f"{field}_low"], told[f"{field}_high"]
+            for field, true in (
+                ("mean", mean),
+                ("covariance", covariance),
+                ("correlation", correlation),
+            ):
+                low = told[f"{field}_low"]
+                high = told[f"{field}_high"]
                 if field == "covariance":
-                    low, high, true = (np.diagonal(part, axis1=-2, axis2=-1) for part in (low, high, true))
+                    low, high, true = (
+                        np.diagonal(part, axis1=-2, axis2=-1) for part in (low, high, true)
+                    )
                 if field == "correlation":
-                    low, high, true = low[:, *upper], high[:, *upper], true[upper]
+                    low = low[:, *upper]
+                    high = high[:, *upper]
+                    true = true[upper]
                 held = np.mean((low <= true) & (true <= high))
                 cells += [f"{100 * held:.1f}", f"{np.mean(high - low):.3f}"]
             matrices = told["density_covariance"]
             share = np.isfinite(told["correlation"][:, *upper]).mean()
-            least = np.min(np.linalg.eigvalsh(matrices)[:, 0] / np.trace(matrices, axis1=1, axis2=2))
+            least = np.min(
+                np.linalg.eigvalsh(matrices)[:, 0] / np.trace(matrices, axis1=1, axis2=2)
+            )
             lines.append("| " + " | ".join([*cells, f"{100 * share:.0f}", f"{least:.1e}"]) + " |")
             print(lines[-1], flush=True)
     return lines
@@ -256,19 +312,27 @@ def methods() -> list[str]:
         x = shortened(x, d**0.5)
         for adjacency in ("zero-out", "replace-one"):
             plan = planned(n, d, 4.0, d**0.5, adjacency=adjacency)
-            A, C, users = plan.workloads[0].materialize(), plan.mechanism.first, plan.mechanism.users
+            A = plan.workloads[0].materialize()
+            C = plan.mechanism.first
+            users = plan.mechanism.users
             q = float(np.sum(np.linalg.solve(C.materialize().T, A[-1]) ** 2))
-            alone = METHODS["pp"].mechanism([C], plan.mechanism.participation, users, plan.noise_multiplier)
+            alone = METHODS["pp"].mechanism(
+                [C], plan.mechanism.participation, users, plan.noise_multiplier
+            )
 
-            def error(made: MomentMechanism, x: Array = x, C: Array = C.materialize(), q: float = q) -> float:
+            def error(
+                made: MomentMechanism, x: Array = x, C: Array = C.materialize(), q: float = q
+            ) -> float:
                 """Root of E‖Σ̂ − Σ‖² after the last row (docs/theory/moments.md, Errors)."""
                 n, d = x.shape
                 if made.second_std is None:
                     inverse = made.first_std * np.linalg.inv(C)
                     centred = (inverse - inverse.mean(axis=0)) / n
-                    linear, square = np.sum((x.T @ centred) ** 2), np.sum((inverse.T @ centred) ** 2)
+                    linear = np.sum((x.T @ centred) ** 2)
+                    square = np.sum((inverse.T @ centred) ** 2)
                     return float(2 * (d + 1) * linear + d * (d + 1) * square) ** 0.5
-                v, v_2 = q * made.first_std**2, q * made.second_std**2
+                v = q * made.first_std**2
+                v_2 = q * made.second_std**2
                 means = np.sum(x.mean(axis=0) ** 2)
                 return float(d * (d + 1) * (v_2 / 2 + v**2) + 2 * (d + 1) * v * means) ** 0.5
 
@@ -299,9 +363,18 @@ def weight_grid(below: float, d: int) -> list[float]:
 
 def main() -> None:
     parts = {"methods": methods(), "intervals": intervals(), **flights()}
-    told = {name: "\n".join(part) if isinstance(part, list) else part for name, part in parts.items()}
+    told = {
+        name: "\n".join(part) if isinstance(part, list) else part for name, part in parts.items()
+    }
     cap_text = ", ".join(f"{k} ({name})" for name, k in CAPS.items())
-    shared = {"CAP": CAP, "APART": APART, "EVERY": EVERY, "RUNS": RUNS, "ROWS": ROWS, "cap_text": cap_text}
+    shared = {
+        "CAP": CAP,
+        "APART": APART,
+        "EVERY": EVERY,
+        "RUNS": RUNS,
+        "ROWS": ROWS,
+        "cap_text": cap_text,
+    }
     shared["names"] = " | ".join(METHODS)
     (RESULTS / "stream-answers.md").write_text(PAGE.format(**told, **shared), encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """Expected squared errors of the moment estimators, and the plain unbiased estimate of a Gaussian.
 
-τ₁ and τ₂ are standard deviations of the entries of Z₁ and Z₂ (`MomentMechanism.first_std`, `second_std`) and
-Q = C₁⁻¹C₁⁻ᵀ. Errors are squared Frobenius norms, one for each step.
+τ₁ and τ₂ are standard deviations of the entries of Z₁ and Z₂ (`MomentMechanism.first_std`,
+`second_std`) and Q = C₁⁻¹C₁⁻ᵀ. Errors are squared Frobenius norms, one for each step.
 docs/theory/moments.md lists them; docs/dev/errata.md lists where they differ from the paper.
 """
 
@@ -32,13 +32,14 @@ def first_moment_errors(mechanism: MomentMechanism, workload: Array, dimension: 
 
 
 def second_moment_errors(mechanism: MomentMechanism, workload: Array, noises: int) -> Array:
-    """E‖Ŝ_t − S_t‖² = m·τ₂²·‖(A₂C₂⁻¹)_t‖², shape (n,), for methods with a second noise of their own.
+    """E‖Ŝ_t − S_t‖² = m·τ₂²·‖(A₂C₂⁻¹)_t‖², shape (n,), for methods with a second noise of their
+    own.
 
     Args:
         mechanism: JME, IME or CS.
         workload: A₂, shape (n, n).
-        noises: m, how many independent noises there are: `SecondMoment.size`, d(d+1)/2 for the symmetric
-            matrix; d² gives the error of the paper, which does not symmetrise.
+        noises: m, how many independent noises there are: `SecondMoment.size`, d(d+1)/2 for the
+            symmetric matrix; d² gives the error of the paper, which does not symmetrise.
 
     Raises:
         ValueError: the mechanism has no second noise.
@@ -55,8 +56,8 @@ def second_moment_errors_by_squaring(
 ) -> Array:
     """E‖Ŝ_t − S_t‖² of post-processing, for the data given, shape (n,).
 
-    With weights a = (A₂)_t: Σ_{i,j} a_i a_j (2(d+1)τ₁² Q_ij ⟨x_i, x_j⟩ + d(d+1)τ₁⁴ Q_ij² + dτ₁⁴ Q_ii Q_jj),
-    where debiasing removes the last term.
+    With weights a = (A₂)_t: Σ_{i,j} a_i a_j (2(d+1)τ₁² Q_ij ⟨x_i, x_j⟩ + d(d+1)τ₁⁴ Q_ij² + dτ₁⁴
+    Q_ii Q_jj), where debiasing removes the last term.
 
     Args:
         first_std: τ₁.
@@ -68,7 +69,8 @@ def second_moment_errors_by_squaring(
     References:
         Kalinin, Upadhyay and Lampert (2025), Lemma 3.8, in absolute noise levels.
     """
-    d, Q = data.shape[1], _noise_covariance(strategy)
+    d = data.shape[1]
+    Q = _noise_covariance(strategy)
     linear = 2 * (d + 1) * first_std**2 * Q * (data @ data.T)
     square = d * (d + 1) * first_std**4 * Q**2
     kernel = linear + square
@@ -78,7 +80,8 @@ def second_moment_errors_by_squaring(
 
 
 def squaring_supremum_bounds(strategy: Factorization, workload: Array) -> tuple[float, float]:
-    """Bounds on sup_X Σ_{ij} [A₂ᵀA₂∘Q]_ij ⟨x_i, x_j⟩ over ‖x_i‖ ≤ 1: equal rows below, absolute values above.
+    """Bounds on sup_X Σ_{ij} [A₂ᵀA₂∘Q]_ij ⟨x_i, x_j⟩ over ‖x_i‖ ≤ 1: equal rows below, absolute
+    values above.
 
     They coincide where Q has no negative entries, as for C₁ = I.
 
@@ -99,10 +102,11 @@ def covariance_errors(
     noises: int,
     debiased: bool = True,
 ) -> Array:
-    """E‖Σ̂_t − Σ_t‖² of Σ̂ = Ŝ − μ̂μ̂ᵀ with noises of its own for Ŝ, for the data given, shape (n,).
+    """E‖Σ̂_t − Σ_t‖² of Σ̂ = Ŝ − μ̂μ̂ᵀ with noises of its own for Ŝ, for the data given, shape
+    (n,).
 
-    With q₁ = ‖(AC₁⁻¹)_t‖² and q₂ alike: m·τ₂²q₂ + 2(d+1)τ₁²q₁‖μ_t‖² + d(d+1)τ₁⁴q₁²; without adding the bias
-    τ₁²q₁·I back, d(d+2) instead of d(d+1).
+    With q₁ = ‖(AC₁⁻¹)_t‖² and q₂ alike: m·τ₂²q₂ + 2(d+1)τ₁²q₁‖μ_t‖² + d(d+1)τ₁⁴q₁²; without adding
+    the bias τ₁²q₁·I back, d(d+2) instead of d(d+1).
 
     Args:
         first_std: τ₁.
@@ -115,10 +119,12 @@ def covariance_errors(
         debiased: whether the bias is removed.
 
     References:
-        Kalinin, Upadhyay and Lampert (2025), Theorem 4.1, for C₁ = C₂ = I and the worst data (‖μ_t‖ = 1).
+        Kalinin, Upadhyay and Lampert (2025), Theorem 4.1, for C₁ = C₂ = I and the worst data (‖μ_t‖
+        = 1).
     """
     d = data.shape[1]
-    q_1, q_2 = first_std**2 * _row_squares(workload, first), second_std**2 * _row_squares(workload, second)
+    q_1 = first_std**2 * _row_squares(workload, first)
+    q_2 = second_std**2 * _row_squares(workload, second)
     means = np.sum((workload @ data) ** 2, axis=1)
     return noises * q_2 + 2 * (d + 1) * q_1 * means + d * (d + (1 if debiased else 2)) * q_1**2
 
@@ -126,10 +132,12 @@ def covariance_errors(
 def covariance_errors_by_squaring(
     first_std: float, strategy: Factorization, workload: Array, data: Array, debiased: bool = True
 ) -> Array:
-    """E‖Σ̂_t − Σ_t‖² where Σ̂ = Σ_i a_i x̂_i x̂_iᵀ − μ̂μ̂ᵀ is made of the private rows alone, shape (n,).
+    """E‖Σ̂_t − Σ_t‖² where Σ̂ = Σ_i a_i x̂_i x̂_iᵀ − μ̂μ̂ᵀ is made of the private rows alone, shape
+    (n,).
 
-    Σ̂_t = X̂ᵀM X̂ with M = diag(a) − aaᵀ for a = A_t. With K = τ₁²·C⁻ᵀMC⁻¹ (as C⁻ᵀ(·)C⁻¹ on the rows of Z) and
-    U = τ₁·XᵀMC⁻¹: 2(d+1)‖U‖² + d(d+1)‖K‖², and d·tr(K)² more where the bias tr(K)·I stays.
+    Σ̂_t = X̂ᵀM X̂ with M = diag(a) − aaᵀ for a = A_t. With K = τ₁²·C⁻ᵀMC⁻¹ (as C⁻ᵀ(·)C⁻¹ on the
+    rows of Z) and U = τ₁·XᵀMC⁻¹: 2(d+1)‖U‖² + d(d+1)‖K‖², and d·tr(K)² more where the bias tr(K)·I
+    stays.
 
     Args:
         first_std: τ₁.
@@ -139,7 +147,8 @@ def covariance_errors_by_squaring(
         debiased: whether the bias is removed.
 
     References:
-        Kalinin, Upadhyay and Lampert (2025), Theorem 4.2, gives bounds for C₁ = I and the worst data.
+        Kalinin, Upadhyay and Lampert (2025), Theorem 4.2, gives bounds for C₁ = I and the worst
+        data.
     """
     n, d = data.shape
     inverse = np.linalg.inv(strategy.materialize())
@@ -173,18 +182,21 @@ def mean_noise_variances(mechanism: MomentMechanism, workload: ToeplitzWorkload)
     return torch.from_numpy(mechanism.first_std**2 * variances)
 
 
-def gaussian_estimate(release: MomentRelease, noise_variance: float | None = None) -> GaussianEstimate:
+def gaussian_estimate(
+    release: MomentRelease, noise_variance: float | None = None
+) -> GaussianEstimate:
     """μ̂ and Σ̂ = Ŝ − μ̂μ̂ᵀ from a release of running averages.
 
     Args:
         release: of the running-average workload with the full second moment.
-        noise_variance: the variance of a coordinate of μ̂ at this step (`mean_noise_variances`): E[μ̂μ̂ᵀ]
-            exceeds μμᵀ by that times I, which is added back; None leaves the bias.
+        noise_variance: the variance of a coordinate of μ̂ at this step (`mean_noise_variances`):
+            E[μ̂μ̂ᵀ] exceeds μμᵀ by that times I, which is added back; None leaves the bias.
 
     References:
         Kalinin, Upadhyay and Lampert (2025), section 4.1 and equation (62).
     """
-    first, second = release.first, release.second
+    first = release.first
+    second = release.second
     covariance = second - torch.outer(first, first)
     if noise_variance is not None:
         covariance = covariance + noise_variance * torch.eye(len(first), dtype=covariance.dtype)
@@ -194,4 +206,6 @@ def gaussian_estimate(release: MomentRelease, noise_variance: float | None = Non
 def divergence(one: GaussianEstimate, other: GaussianEstimate) -> float:
     """KL(one ‖ other) in nats."""
     normal = torch.distributions.MultivariateNormal
-    return float(torch.distributions.kl_divergence(*(normal(g.mean, g.covariance) for g in (one, other))))
+    return float(
+        torch.distributions.kl_divergence(*(normal(g.mean, g.covariance) for g in (one, other)))
+    )

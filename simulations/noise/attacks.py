@@ -2,11 +2,11 @@
 
     python simulations/noise/attacks.py [--trials 700] [--releases 100000] [--json]
 
-Everything is released by `NoiseStream`. The first three attacks know all but one bit: whether a sum is x
-or 0. The fourth asks whether a pair of released integers is impossible in the other world. The fifth looks
-at parities, which show G where the whole form of a row is rounded at once. A rate is allowed if it is at
-most Φ(μ/2), the largest for any attack on a mechanism with that μ; its interval is Clopper and Pearson's,
-99.9 %.
+Everything is released by `NoiseStream`. The first three attacks know all but one bit: whether a sum
+is x or 0. The fourth asks whether a pair of released integers is impossible in the other world. The
+fifth looks at parities, which show G where the whole form of a row is rounded at once. A rate is
+allowed if it is at most Φ(μ/2), the largest for any attack on a mechanism with that μ; its interval
+is Clopper and Pearson's, 99.9 %.
 """
 
 from __future__ import annotations
@@ -138,11 +138,15 @@ def impossible(count: int) -> int:
     x = [math.trunc(value * 2**bits) for value in VALUES]
     found = 0
     with mp.workprec(BITS + 64):
-        for first, second in zip(blocks[:, 0].ravel()[:count], blocks[:, 1].ravel()[:count], strict=True):
+        for first, second in zip(
+            blocks[:, 0].ravel()[:count], blocks[:, 1].ravel()[:count], strict=True
+        ):
             wanted = int(first) - x[0], int(second) - x[1]
             scale = std * (1 + 2.0**-50)
             u, v = pair_of_bits(mpf(wanted[0]) / mpf(scale), mpf(wanted[1]) / mpf(scale), BITS)
-            made = tuple(nearest_integer(int(u), int(v), BITS, sine, scale) for sine in (False, True))
+            made = tuple(
+                nearest_integer(int(u), int(v), BITS, sine, scale) for sine in (False, True)
+            )
             found += made != wanted
     return found
 
@@ -193,7 +197,10 @@ def main() -> None:
         if "rate" in row:
             low, high = row["interval"]
             verdict = "within" if row["within"] else "MORE THAN ALLOWED"
-            line += f"  {row['rate']:.3f} [{low:.3f}, {high:.3f}], allowed {row['allowed']:.3f}: {verdict}"
+            line += (
+                f"  {row['rate']:.3f} [{low:.3f}, {high:.3f}], allowed {row['allowed']:.3f}:"
+                f" {verdict}"
+            )
         print(line, flush=True)
 
 

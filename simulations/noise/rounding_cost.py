@@ -58,7 +58,14 @@ def main() -> None:
                 _, rounding = calibrated([Part(C, size, users)], s, sigma)
                 noise = rounding.parts[0]
                 scale = noise.std * float(C.recurrence().diagonal().max())
-                cells = [f"{size:.0e}", f"{rounds:.0e}", name, f"{s:.2f}", f"{epsilon:g}", str(noise.bits)]
+                cells = [
+                    f"{size:.0e}",
+                    f"{rounds:.0e}",
+                    name,
+                    f"{s:.2f}",
+                    f"{epsilon:g}",
+                    str(noise.bits),
+                ]
                 cells += [f"{scale:.1e}", f"{noise.eta:.1e}", f"{rounding.movement / s:.1e}"]
                 cells.append(f"{noise.failure:.0e}")
                 print(f"| {' | '.join(cells)} |", flush=True)

@@ -28,7 +28,9 @@ def words_of(start: int, count: int) -> np.ndarray:
 
 
 def nearest(u: int, v: int, sine: bool, scale: float) -> tuple[int, float]:
-    """The integer nearest ρN by the first 64 bits of U and V, and its distance from the next one."""
+    """The integer nearest ρN by the first 64 bits of U and V, and its distance from the next
+    one.
+    """
     with mp.workprec(PRECISION):
         unit = mpf(2) ** -64
         radius = mp.sqrt(-2 * mp.log((u + mpf(1) / 2) * unit))
@@ -51,7 +53,10 @@ def compare(scale: float, elements: int) -> str:
             undetermined += 1
         elif k != row[i]:
             wrong += 1
-    return f"{elements} against {PRECISION} bits: {wrong} wrong, {undetermined} not determined by 64 bits"
+    return (
+        f"{elements} against {PRECISION} bits: {wrong} wrong, {undetermined} not determined by 64"
+        " bits"
+    )
 
 
 def count(scale: float, size: int) -> str:
@@ -90,8 +95,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--elements", type=int, default=200_000, help="compared with mpmath, for each ρ")
-    parser.add_argument("--size", type=int, default=10**7, help="of the rows whose open elements are counted")
+    parser.add_argument(
+        "--elements", type=int, default=200_000, help="compared with mpmath, for each ρ"
+    )
+    parser.add_argument(
+        "--size", type=int, default=10**7, help="of the rows whose open elements are counted"
+    )
     options = parser.parse_args()
     for scale in SCALES:
         print(f"ρ = {scale:g} (2^{np.log2(scale):g}): {count(scale, options.size)}", flush=True)

@@ -1,4 +1,5 @@
-"""The pictures of docs/concepts.md: noise of a round and in the model, and what an attacker can tell.
+"""The pictures of docs/concepts.md: noise of a round and in the model, and what an attacker can
+tell.
 
 python simulations/noise/start_pictures.py
 """
@@ -33,7 +34,12 @@ def noise(name: str) -> np.ndarray:
     _, rounding = calibrated([part], stated_sensitivity(C, CONTRACT).value, SIGMA)
     unit = rounding.parts[0]
     stream = NoiseStream(
-        NoiseKey.from_seed(3), Domain.TRAINING, C.recurrence(), CONTRACT.rounds, COORDINATES, unit.std
+        NoiseKey.from_seed(3),
+        Domain.TRAINING,
+        C.recurrence(),
+        CONTRACT.rounds,
+        COORDINATES,
+        unit.std,
     )
     rows = torch.zeros(CONTRACT.rounds, COORDINATES, dtype=torch.int64)
     stream.release_rows(rows)
@@ -51,7 +57,12 @@ def draw_noise() -> None:
         below.plot(rounds, rows[:, :12].cumsum(axis=0), color=colour, lw=0.8, alpha=0.5)
     unit = "in units of the clip norm"
     style(above, title="Noise added to one parameter in each round", xlabel="round", ylabel=unit)
-    style(below, title="Noise in the model: the sum so far, twelve parameters", xlabel="round", ylabel=unit)
+    style(
+        below,
+        title="Noise in the model: the sum so far, twelve parameters",
+        xlabel="round",
+        ylabel=unit,
+    )
     above.legend(frameon=False, loc="lower left", ncols=2)
     above.set_ylim(-24, 16)
     figure.savefig(PLACE / "noise.png", dpi=150)
@@ -64,11 +75,18 @@ def draw_worlds() -> None:
     figure = new_figure(7, 3.2)
     axes = figure.subplots()
     for centre, colour, label in ((0.0, COLOURS[0], "without you"), (mu, COLOURS[1], "with you")):
-        axes.fill_between(x, np.exp(-((x - centre) ** 2) / 2), color=colour, alpha=0.35, label=label)
+        axes.fill_between(
+            x, np.exp(-((x - centre) ** 2) / 2), color=colour, alpha=0.35, label=label
+        )
     axes.axvline(1.6449, color="0.2", lw=1, ls="--")
-    axes.annotate('5 % false alarms: says "with"\nto the right of this line', (1.75, 1.06), fontsize=9)
+    axes.annotate(
+        '5 % false alarms: says "with"\nto the right of this line', (1.75, 1.06), fontsize=9
+    )
     axes.set_yticks([])
-    style(axes, xlabel="what the best possible attack computes from all released models (ε = 8, δ = 10⁻⁵)")
+    style(
+        axes,
+        xlabel="what the best possible attack computes from all released models (ε = 8, δ = 10⁻⁵)",
+    )
     axes.grid(False)
     axes.set_ylim(0, 1.25)
     axes.legend(frameon=False, loc="upper left")

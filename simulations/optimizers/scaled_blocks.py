@@ -1,12 +1,14 @@
-"""Server optimizers on drawn data whose tensors have updates of very different size: runs of the package.
+"""Server optimizers on drawn data whose tensors have updates of very different size: runs of the
+package.
 
     python simulations/optimizers/scaled_blocks.py                 # the table; stopped, it goes on
     python simulations/optimizers/scaled_blocks.py --quick --out /tmp/quick
 
-Softmax regression of 20 classes on three groups of features, one example a user. The features of group g are
-s_g·U_g(μ_{g,y} + N(0, I)) with random centres and a random orthonormal map U_g; a group's weights are one
-tensor. The groups hold equal information and their gradients are as s = 1 : 0.1 : 0.03. The problem is chosen
-so that adaptivity helps: it shows that there are such problems, not how common they are.
+Softmax regression of 20 classes on three groups of features, one example a user. The features of
+group g are s_g·U_g(μ_{g,y} + N(0, I)) with random centres and a random orthonormal map U_g; a
+group's weights are one tensor. The groups hold equal information and their gradients are as s = 1 :
+0.1 : 0.03. The problem is chosen so that adaptivity helps: it shows that there are such problems,
+not how common they are.
 """
 
 from __future__ import annotations
@@ -30,17 +32,30 @@ from fedmf.data import InMemoryDataset
 from fedmf.training import classification
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-USERS, COHORT, ROUNDS, CLIP_NORM = 10_000, 1000, 60, 1.0
-CLASSES, WIDTHS, SCALES, RANK, SEPARATION = 20, (20, 60, 120), (1.0, 0.1, 0.03), 10, 3.0
-EPSILONS, TUNING_SEED = (8.0, 2.0), 1000
+USERS = 10_000
+COHORT = 1000
+ROUNDS = 60
+CLIP_NORM = 1.0
+CLASSES = 20
+WIDTHS = (20, 60, 120)
+SCALES = (1.0, 0.1, 0.03)
+RANK = 10
+SEPARATION = 3.0
+EPSILONS = (8.0, 2.0)
+TUNING_SEED = 1000
 #: Steps of √10; a rule's search goes outwards until its best rate has worse neighbours.
 RATES = tuple(10.0 ** (i / 2) for i in range(-6, 5))
 
 _BLOCKS = {"blocks": "tensor", "relative_epsilon": 0.1}
-#: What is compared, each with the rate its search begins at. The first is what the others are paired with.
+#: What is compared, each with the rate its search begins at. The first is what the others are
+#: paired with.
 METHODS: dict[str, tuple[Any, dict[str, Any], float]] = {
     "momentum": (optim.Sgd, {"momentum": 0.9}, 31.6),
-    "FedAdam, post-processing": (optim.Adam, {"blocks": "coordinate", "relative_epsilon": 1.0}, 0.1),
+    "FedAdam, post-processing": (
+        optim.Adam,
+        {"blocks": "coordinate", "relative_epsilon": 1.0},
+        0.1,
+    ),
     "Adam debiased, by tensor": (optim.AdamDebiased, _BLOCKS, 0.01),
     "block JME-Adam": (optim.JmeAdam, _BLOCKS, 0.1),
 }
@@ -51,7 +66,9 @@ class ScaledGroups(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.groups = torch.nn.ModuleList(torch.nn.Linear(width, CLASSES, bias=False) for width in WIDTHS)
+        self.groups = torch.nn.ModuleList(
+            torch.nn.Linear(width, CLASSES, bias=False) for width in WIDTHS
+        )
         for group in self.groups:
             torch.nn.init.zeros_(group.weight)
 
@@ -69,9 +86,13 @@ def problem(seed: int) -> Any:
     labels = torch.randint(CLASSES, (count,), generator=generator)
     parts = []
     for width, scale in zip(WIDTHS, SCALES, strict=True):
-        centres = torch.nn.functional.normalize(torch.randn(CLASSES, RANK, generator=generator), dim=1)
+        centres = torch.nn.functional.normalize(
+            torch.randn(CLASSES, RANK, generator=generator), dim=1
+        )
         inner = SEPARATION * centres[labels] + torch.randn(count, RANK, generator=generator)
-        parts.append(scale * inner @ torch.linalg.qr(torch.randn(width, RANK, generator=generator))[0].T)
+        parts.append(
+            scale * inner @ torch.linalg.qr(torch.randn(width, RANK, generator=generator))[0].T
+        )
     features = torch.cat(parts, dim=1)
     data = InMemoryDataset(
         features[:USERS],
@@ -155,7 +176,9 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         values = row["accuracies"]
         base = next(
-            r["accuracies"] for r in rows if r["method"] == baseline and r["epsilon"] == row["epsilon"]
+            r["accuracies"]
+            for r in rows
+            if r["method"] == baseline and r["epsilon"] == row["epsilon"]
         )
         gain = "" if row["method"] == baseline else _interval(np.subtract(values, base))
         lines.append(
@@ -166,7 +189,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _interval(differences: np.ndarray) -> str:
-    mean, count = differences.mean(), differences.size
+    mean = differences.mean()
+    count = differences.size
     if count < 2:
         return f"{mean:+.1f}"
     half = stats.t.ppf(0.975, count - 1) * differences.std(ddof=1) / count**0.5
@@ -177,21 +201,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs/scaled-blocks"), help="run directories")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/scaled-blocks"), help="run directories"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the table goes")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="20 rounds, one seed")
     given = parser.parse_args()
     given.runs.mkdir(parents=True, exist_ok=True)
     given.out.mkdir(parents=True, exist_ok=True)
-    compared = Comparison(given.runs, 20 if given.quick else ROUNDS, 1 if given.quick else given.seeds)
+    compared = Comparison(
+        given.runs, 20 if given.quick else ROUNDS, 1 if given.quick else given.seeds
+    )
     heading = [
         "# Tensors of very different size",
         "",
-        f"Softmax regression of {CLASSES} classes on three groups of features of scale 1 : 0.1 : 0.03, "
-        f"d = {CLASSES * sum(WIDTHS):,},",
-        f"{USERS:,} users with one example each, {compared.rounds} rounds of {COHORT:,}, "
-        f"ζ = {CLIP_NORM:g}; rates tuned on a seed of",
+        (
+            f"Softmax regression of {CLASSES} classes on three groups of features of scale 1 : 0.1"
+            f" : 0.03, d = {CLASSES * sum(WIDTHS):,},"
+        ),
+        (
+            f"{USERS:,} users with one example each, {compared.rounds} rounds of {COHORT:,}, "
+            f"ζ = {CLIP_NORM:g}; rates tuned on a seed of"
+        ),
         "their own, by steps of √10, inside their list. [What it means](../jme-adam.md).",
         "",
     ]

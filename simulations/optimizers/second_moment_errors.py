@@ -21,8 +21,11 @@ def released_variances(weights: Array, strategy: Factorization, std: float, size
     return (std / size) ** 2 * np.sum(solved**2, axis=0)
 
 
-def squared_variances(weights: Array, strategy: Factorization, std: float, size: int, signal: Array) -> Array:
-    """Var v̂_t of squares of the noisy mean: Σ_ij a_i a_j (4Q_ij⟨ū_i, ū_j⟩ + 2s Q_ij²)/s², shape (n,).
+def squared_variances(
+    weights: Array, strategy: Factorization, std: float, size: int, signal: Array
+) -> Array:
+    """Var v̂_t of squares of the noisy mean: Σ_ij a_i a_j (4Q_ij⟨ū_i, ū_j⟩ + 2s Q_ij²)/s², shape
+    (n,).
 
     Args:
         weights: A₂, shape (n, n).
@@ -32,7 +35,8 @@ def squared_variances(weights: Array, strategy: Factorization, std: float, size:
         signal: Gram matrix ⟨ū_i, ū_j⟩ of the block over rounds, shape (n, n).
 
     References:
-        Kalinin, Upadhyay and Lampert (2025), Lemma C.4, for single coordinates, in absolute noise levels.
+        Kalinin, Upadhyay and Lampert (2025), Lemma C.4, for single coordinates, in absolute noise
+        levels.
     """
     Q = _covariance(strategy, std)
     kernel = 4 * Q * signal + 2 * size * Q**2
@@ -40,7 +44,9 @@ def squared_variances(weights: Array, strategy: Factorization, std: float, size:
 
 
 def squared_biases(weights: Array, strategy: Factorization, std: float) -> Array:
-    """E v̂_t − (v without noise) of squares that are not debiased: Σ_i a_i Q_ii, shape (n,), for any block."""
+    """E v̂_t − (v without noise) of squares that are not debiased: Σ_i a_i Q_ii, shape (n,), for
+    any block.
+    """
     return weights @ np.diag(_covariance(strategy, std))
 
 

@@ -1,11 +1,13 @@
-"""Fig. 4 of the JME paper: expected error of Adam's v for d = 10⁶ and n = 1000, and that of v by blocks.
+"""Fig. 4 of the JME paper: expected error of Adam's v for d = 10⁶ and n = 1000, and that of v by
+blocks.
 
     python simulations/optimizers/v_error.py [--quick]
 
-Single participation, replace-one adjacency, ‖x_t‖ ≤ 1, β₁ = 0.9, β₂ = 0.999, C = I and C = A^{1/2}. Errors
-are Σ_t E‖v̂_t − v_t‖² over all coordinates, in closed form (`fedmf.optim`) and, for fewer coordinates,
-by Monte Carlo on the package's noise streams: all terms that matter are proportional to d. A block's v is
-given to each of its coordinates; that a block has but one v is not counted as an error.
+Single participation, replace-one adjacency, ‖x_t‖ ≤ 1, β₁ = 0.9, β₂ = 0.999, C = I and C = A^{1/2}.
+Errors are Σ_t E‖v̂_t − v_t‖² over all coordinates, in closed form (`fedmf.optim`) and, for fewer
+coordinates, by Monte Carlo on the package's noise streams: all terms that matter are proportional
+to d. A block's v is given to each of its coordinates; that a block has but one v is not counted as
+an error.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from fedmf.participation import Participation
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
 from pictures import RESULTS, draw
 
-D, BETAS = 10**6, (0.9, 0.999)
+D = 10**6
+BETAS = (0.9, 0.999)
 BLOCKS = (100, 10_000)
 
 
@@ -48,7 +51,9 @@ def square_root(decay: float, rounds: int) -> Factorization:
 
 
 def predicted(C: tuple[Factorization, Factorization], sigma: float) -> dict[str, float]:
-    """Σ_t E‖v̂_t − v_t‖² by method for noise multiplier σ, d = 10⁶ and the same x in every round."""
+    """Σ_t E‖v̂_t − v_t‖² by method for noise multiplier σ, d = 10⁶ and the same x in every
+    round.
+    """
     n = C[0].rounds
     made = jme(*C, Participation(n, 1, n), UserRange(1.0, 2, "replace-one"), sigma)
     assert made.second_std is not None
@@ -68,8 +73,11 @@ def predicted(C: tuple[Factorization, Factorization], sigma: float) -> dict[str,
 
 def powers(C: tuple[Factorization, Factorization]) -> dict[str, tuple[float, float]]:
     """(p, q) with error p·σ⁴ + q·σ² by method, from two values of σ."""
-    one, two = predicted(C, 1.0), predicted(C, 2.0)
-    return {name: ((two[name] - 4 * one[name]) / 12, (16 * one[name] - two[name]) / 12) for name in one}
+    one = predicted(C, 1.0)
+    two = predicted(C, 2.0)
+    return {
+        name: ((two[name] - 4 * one[name]) / 12, (16 * one[name] - two[name]) / 12) for name in one
+    }
 
 
 def noise_rows(C: Factorization, dimension: int, domain: Domain) -> torch.Tensor:
@@ -90,10 +98,13 @@ def measured(
     assert made.second_std is not None
     decay = BETAS[1]
     variances = made.first_std**2 * C[0].noise_row_variances()
-    v = {name: torch.zeros(dimension, dtype=torch.float64) for name in ("biased", "debiased", "jme")}
+    v = {
+        name: torch.zeros(dimension, dtype=torch.float64) for name in ("biased", "debiased", "jme")
+    }
     errors = dict.fromkeys(v, 0.0)
     for t in range(n):
-        u, q = made.first_std * rows[0][t], made.second_std * rows[1][t]
+        u = made.first_std * rows[0][t]
+        q = made.second_std * rows[1][t]
         for name, energy in (("biased", u**2), ("debiased", u**2 - variances[t]), ("jme", q)):
             v[name].mul_(decay).add_(energy, alpha=1 - decay)
             errors[name] += float(v[name].square().sum()) * D / dimension
@@ -116,8 +127,14 @@ def main() -> None:
     sigmas = np.geomspace(0.05, 20, points)
     forms = {label: powers(C) for label, C in pairs.items()}
     lines = [
-        f"Σ_t E‖v̂_t − v_t‖² of v, n = {n}, d = 10⁶, β₂ = {BETAS[1]}, single participation, replace-one.",
-        f"In brackets: Monte Carlo over formula ({sample:,} coordinates of real noise streams, x = 0).",
+        (
+            f"Σ_t E‖v̂_t − v_t‖² of v, n = {n}, d = 10⁶, β₂ = {BETAS[1]}, single participation,"
+            " replace-one."
+        ),
+        (
+            f"In brackets: Monte Carlo over formula ({sample:,} coordinates of real noise streams,"
+            " x = 0)."
+        ),
         "",
         "| factorization | method | "
         + " | ".join(f"σ = {s:g}" for s in (0.5, 2.0, 8.0))
@@ -126,7 +143,9 @@ def main() -> None:
     ]
     for label, C in pairs.items():
         domains = (Domain.FIRST_MOMENT, Domain.SECOND_MOMENT)
-        rows = tuple(noise_rows(one, sample, domain) for one, domain in zip(C, domains, strict=True))
+        rows = tuple(
+            noise_rows(one, sample, domain) for one, domain in zip(C, domains, strict=True)
+        )
         seen = {s: measured(C, s, rows) for s in (0.5, 2.0, 8.0)}
         for name, (p, q) in forms[label].items():
             cells = []
@@ -135,13 +154,18 @@ def main() -> None:
                 ratio = f" ({values[name] / formula:.3f})" if name in values else ""
                 cells.append(f"{formula:.3g}{ratio}")
             lines.append(
-                f"| {label} | {name} | " + " | ".join(cells) + f" | {_crossing(forms[label], name)} |"
+                f"| {label} | {name} | "
+                + " | ".join(cells)
+                + f" | {_crossing(forms[label], name)} |"
             )
     (RESULTS / "optimizers-v-error.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     titles = {"C = I": "independent noise", "C = A^{1/2}": "square-root noise"}
     panels = {
         titles[label]: (
-            {name: [(float(s), p * s**4 + q * s**2) for s in sigmas] for name, (p, q) in methods.items()},
+            {
+                name: [(float(s), p * s**4 + q * s**2) for s in sigmas]
+                for name, (p, q) in methods.items()
+            },
             "noise multiplier σ",
             "squared error of v, all rounds",
         )

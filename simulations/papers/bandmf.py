@@ -2,8 +2,9 @@
 
 Figure 9 shows the same runs against MaxSE; no sentence of the text makes a claim about it.
 
-Full size: BertTiny as a next-word model is a transformer of its width; batch, examples, clip norm and
-optimizers' parameters are not given (200, 10⁶, 1 and defaults); noise multipliers are places of ε.
+Full size: BertTiny as a next-word model is a transformer of its width; batch, examples, clip norm
+and optimizers' parameters are not given (200, 10⁶, 1 and defaults); noise multipliers are places of
+ε.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ __all__ = ["FIGURES"]
 
 _ADAPTIVE: Final[Keys] = {"server.kind": "adam"}
 _ADAPTIVE_SAYS: Final = (
-    "for an adaptive optimizer and the same RMSE, strategies with fewer bands provide better learning "
-    "performance (4.3)"
+    "for an adaptive optimizer and the same RMSE, strategies with fewer bands provide better"
+    " learning performance (4.3)"
 )
-_PLAIN_SAYS: Final = "for a non-adaptive optimizer, the lines all line up (4.3); taken as within 0.05 nats"
+_PLAIN_SAYS: Final = (
+    "for a non-adaptive optimizer, the lines all line up (4.3); taken as within 0.05 nats"
+)
 #: ε at which σ·RMSE of prefix sums is 20 and 60, for n = 220, k = 10, b = 22 and δ = 1e-5.
 _EQUAL_RMSE: Final = {1: (7.9771, 2.2355), 4: (3.7841, 1.106), 22: (2.0096, 0.5993)}
 _PLAIN: Final[Keys] = {"server.kind": "sgd", "server.momentum": 0.9}
@@ -44,7 +47,10 @@ _FIGURE_3: Final = Figure(
             Claim(_ADAPTIVE_SAYS, ahead, behind, panel="digits, adaptive")
             for ahead, behind in (("p = 1", "p = 4"), ("p = 1", "p = 22"), ("p = 4", "p = 22"))
         ),
-        *(Claim(_PLAIN_SAYS, p, "p = 1", "digits, not adaptive", within=0.05) for p in ("p = 4", "p = 22")),
+        *(
+            Claim(_PLAIN_SAYS, p, "p = 1", "digits, not adaptive", within=0.05)
+            for p in ("p = 4", "p = 22")
+        ),
     ),
     full=Form(
         keys={
@@ -79,7 +85,8 @@ _FIGURE_3: Final = Figure(
         },
         lines={
             f"p = {p}": Line(
-                _bands(p), {place: {"privacy.epsilon": e} for place, e in zip(("20", "60"), es, strict=True)}
+                _bands(p),
+                {place: {"privacy.epsilon": e} for place, e in zip(("20", "60"), es, strict=True)},
             )
             for p, es in _EQUAL_RMSE.items()
         },

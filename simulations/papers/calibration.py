@@ -1,10 +1,10 @@
 """Noise that a run needs, and free parameters of its mechanism, each found once and kept in a file.
 
 A mechanism's free parameters are those of fedmf's own search for the accountant of the run: under
-Balls-in-Bins the ones of least amplified error. Accounting of amplified runs is Monte Carlo, takes seconds,
-and its noise depends on the accountant's seed in the third digit; one calibration serves all of them. A
-run then asks for the same noise without amplification, by the ε that this noise has without it: training
-is the same.
+Balls-in-Bins the ones of least amplified error. Accounting of amplified runs is Monte Carlo, takes
+seconds, and its noise depends on the accountant's seed in the third digit; one calibration serves
+all of them. A run then asks for the same noise without amplification, by the ε that this noise has
+without it: training is the same.
 """
 
 from __future__ import annotations
@@ -52,8 +52,12 @@ class Calibrations:
                 self.found[entry["point"]] = entry
 
     def entry(self, keys: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters and noise of a configuration: ``params`` by symbol, ``noise_std`` per unit clip norm."""
-        point = json.dumps({key: keys[key] for key in sorted(keys) if key.startswith(_PARTS)}, sort_keys=True)
+        """Parameters and noise of a configuration: ``params`` by symbol, ``noise_std`` per unit
+        clip norm.
+        """
+        point = json.dumps(
+            {key: keys[key] for key in sorted(keys) if key.startswith(_PARTS)}, sort_keys=True
+        )
         if point not in self.found:
             begun = time.process_time()
             entry = {"point": point, **_calibrated(keys)}
@@ -65,7 +69,9 @@ class Calibrations:
         return self.found[point]
 
     def keys(self, keys: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration with its mechanism's parameters, asking for its noise without amplification."""
+        """The configuration with its mechanism's parameters, asking for its noise without
+        amplification.
+        """
         own = {key: value for key, value in keys.items() if key not in _NOT_OF_A_POINT}
         if not own.get("privacy.amplified") and _free(own) is None:
             return dict(keys)
@@ -89,13 +95,18 @@ def _free(keys: Mapping[str, Any]) -> str | None:
 
 def _with(params: Mapping[str, float]) -> dict[str, str]:
     return (
-        {"mechanism.params": ",".join(f"{name}={value}" for name, value in params.items())} if params else {}
+        {"mechanism.params": ",".join(f"{name}={value}" for name, value in params.items())}
+        if params
+        else {}
     )
 
 
 def _calibrated(keys: Mapping[str, Any]) -> dict[str, Any]:
-    run, symbol, params = run_of({**keys, "privacy.noise-seed": SEED}), _free(keys), {}
-    privacy, amplified = run.privacy, bool(keys.get("privacy.amplified"))
+    run = run_of({**keys, "privacy.noise-seed": SEED})
+    symbol = _free(keys)
+    params = {}
+    privacy = run.privacy
+    amplified = bool(keys.get("privacy.amplified"))
     if symbol is not None:
         (row,) = design(
             run.participation,

@@ -1,4 +1,6 @@
-"""Finished runs on disk, one JSON object a line; missing ones are trained by a pool of processes."""
+"""Finished runs on disk, one JSON object a line; missing ones are trained by a pool of
+processes.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class Cells:
     """
 
     def __init__(self, path: Path, calibrations: Calibrations) -> None:
-        self.path, self.calibrations = path, calibrations
+        self.path = path
+        self.calibrations = calibrations
         self.found: dict[Cell, Mapping[str, Any]] = {}
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -57,9 +60,13 @@ class Cells:
             ):
                 self.found[cell] = value
                 with self.path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"cell": dataclasses.asdict(cell), "value": value}) + "\n")
+                    file.write(
+                        json.dumps({"cell": dataclasses.asdict(cell), "value": value}) + "\n"
+                    )
                 if done % _SHOWN == 0 or done == len(missing):
-                    print(f"{done}/{len(missing)} runs, {time.monotonic() - begun:.0f} s", flush=True)
+                    print(
+                        f"{done}/{len(missing)} runs, {time.monotonic() - begun:.0f} s", flush=True
+                    )
 
     def configuration(self, cell: Cell) -> dict[str, object]:
         """The keys of a run, its mechanism's parameters and noise among them."""
@@ -91,7 +98,9 @@ def _outcome(
 
 
 def errors_of(cells: Cells, cell: Cell) -> tuple[dict[str, float], float, list[float]]:
-    """Searched parameters of a run's mechanism, its noise, and RMSE and MaxSE of prefix sums; for ζ = 1."""
+    """Searched parameters of a run's mechanism, its noise, and RMSE and MaxSE of prefix sums; for ζ
+    = 1.
+    """
     from fedmf.accounting.gaussian import adjacency_factor
     from fedmf.matrices.workload import prefix
     from fedmf.mechanisms.objective import errors
@@ -101,7 +110,9 @@ def errors_of(cells: Cells, cell: Cell) -> tuple[dict[str, float], float, list[f
     keys = cells.configuration(cell)
     searched = "" if asked.get("mechanism.params") else str(keys.get("mechanism.params", ""))
     plan = fedmf.plan(run_of(keys))
-    found = errors(plan.mechanism.factorization, prefix(plan.participation.rounds), plan.sensitivity)
+    found = errors(
+        plan.mechanism.factorization, prefix(plan.participation.rounds), plan.sensitivity
+    )
     sigma = plan.noise_multiplier * adjacency_factor(plan.adjacency)
     return (
         parse_parameters(searched.split(",")) if searched else {},

@@ -47,12 +47,15 @@ def compare(figures: Sequence[Figure], form_name: str, cells: Cells) -> Sequence
             for seed in by_name[name].form(form_name).tuning_seeds
         )
         edges = [
-            place for place, grid in grids.items() if len(grid) > 1 and chosen(*place) in (grid[0], grid[-1])
+            place
+            for place, grid in grids.items()
+            if len(grid) > 1 and chosen(*place) in (grid[0], grid[-1])
         ]
         if not edges:
             break
         for place in edges:
-            grid, best = grids[place], chosen(*place)
+            grid = grids[place]
+            best = chosen(*place)
             factor = 2.0 if best == grid[-1] else 0.5
             grid[:] = sorted([*grid, best * factor, best * factor**2])
     cells.make(
@@ -63,20 +66,27 @@ def compare(figures: Sequence[Figure], form_name: str, cells: Cells) -> Sequence
     return figures
 
 
-def tried(figure: Figure, form_name: str, cells: Cells, spot: Spot) -> dict[float, tuple[float, float]]:
-    """The rates of which all tuning runs are there, each with its mean (y, loss), smaller being better."""
+def tried(
+    figure: Figure, form_name: str, cells: Cells, spot: Spot
+) -> dict[float, tuple[float, float]]:
+    """The rates of which all tuning runs are there, each with its mean (y, loss), smaller being
+    better.
+    """
     form = figure.form(form_name)
     rates = sorted(
         {
             cell.rate
             for cell in cells.found
-            if (cell.figure, cell.form, cell.panel, cell.line, cell.place) == (figure.name, form_name, *spot)
+            if (cell.figure, cell.form, cell.panel, cell.line, cell.place)
+            == (figure.name, form_name, *spot)
             and cell.seed in form.tuning_seeds
         }
     )
     found: dict[float, tuple[float, float]] = {}
     for rate in rates:
-        runs = [cells.found.get(Cell(figure.name, form_name, *spot, rate, s)) for s in form.tuning_seeds]
+        runs = [
+            cells.found.get(Cell(figure.name, form_name, *spot, rate, s)) for s in form.tuning_seeds
+        ]
         if all(runs):
             losses = [math.inf if run["loss"] is None else run["loss"] for run in runs if run]
             loss = statistics.fmean(losses)

@@ -1,8 +1,9 @@
-"""What a training figure of a paper is: the runs behind it, at the paper's size and reduced to minutes.
+"""What a training figure of a paper is: the runs behind it, at the paper's size and reduced to
+minutes.
 
-A run is a configuration: the keys of a form, of a place on the x axis, of a panel, the learning rate, the
-keys of a line and the seeds together; later ones override earlier ones. SGD has no momentum unless one says
-so.
+A run is a configuration: the keys of a form, of a place on the x axis, of a panel, the learning
+rate, the keys of a line and the seeds together; later ones override earlier ones. SGD has no
+momentum unless one says so.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ class Claim:
     Args:
         sentence: of the paper, which it tests.
         ahead: a line; empty for every line.
-        over: the line that is behind; empty for the figure's baseline, or for the same line at the place of
-            the baseline if places are compared, or `LEAST`.
+        over: the line that is behind; empty for the figure's baseline, or for the same line at the
+            place of the baseline if places are compared, or `LEAST`.
         panel: how the panels begin that it is about.
         place: one place, or `BEST` for the best one; empty for every place.
-        within: if two lines are claimed to be equal, the largest difference that counts as none; else 0.
+        within: if two lines are claimed to be equal, the largest difference that counts as none;
+            else 0.
     """
 
     sentence: str
@@ -84,7 +86,8 @@ class Form:
         panels: pictures side by side.
         lines: what is compared in each of them.
         places: of the x axis.
-        rates: server learning rates to choose from, and beyond them by factors of 2; one is not chosen.
+        rates: server learning rates to choose from, and beyond them by factors of 2; one is not
+            chosen.
         seeds: of the final runs: 0 up to this.
         tuning_seeds: on which rates are chosen; no final seeds.
         tuning: keys of the runs that choose rates, where those have other data.
@@ -141,7 +144,8 @@ class Figure:
         baseline: the line that the others are compared with, or the place if ``by_place``.
         by_place: whether places are compared with one another, as λ with 0, rather than lines.
         claims: of the paper, which the reduced form is compared with.
-        published: the paper's values by beginning of a panel and by line, and a sentence on their setting.
+        published: the paper's values by beginning of a panel and by line, and a sentence on their
+            setting.
     """
 
     name: str

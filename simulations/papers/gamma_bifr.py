@@ -1,7 +1,7 @@
 """Training figures of "Beyond Square Roots" (γ-BIFR): Figures 3, 4, 5 with Table 1.
 
-Full size: batch size, ε and ζ are lost in the text's formulas; B = 512, ε of Table 1 as 0.5, 1, 2, 4, 8 and
-ζ = 1 are taken, and for BERT-base a BERT of BERT-tiny's size.
+Full size: batch size, ε and ζ are lost in the text's formulas; B = 512, ε of Table 1 as 0.5, 1, 2,
+4, 8 and ζ = 1 are taken, and for BERT-base a BERT of BERT-tiny's size.
 """
 
 from __future__ import annotations
@@ -114,7 +114,13 @@ _FIGURE_3: Final = Figure(
         for line in ("p = 2, ε = 4", "p = 4, ε = 4")
     ),
     full=Form(
-        keys={**CIFAR, **BINS, "model.kind": "cnn", "privacy.clip-norm": 1.0, **epochs(50_000, 512, 10)},
+        keys={
+            **CIFAR,
+            **BINS,
+            "model.kind": "cnn",
+            "privacy.clip-norm": 1.0,
+            **epochs(50_000, 512, 10),
+        },
         panels={"CIFAR-10": {}},
         lines=_bands(2, 4, 64, epsilons=(1, 8)),
         places=_gammas(0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95),
@@ -142,7 +148,10 @@ _FIGURE_4: Final = Figure(
             for line in (*_SMALL, "BLT")
             if line != _GAMMA
         ),
-        *(Claim(_ON_PAR, _GAMMA, line, place="0.5", within=1.0) for line in ("BISR p = 4", "DP-λCGD")),
+        *(
+            Claim(_ON_PAR, _GAMMA, line, place="0.5", within=1.0)
+            for line in ("BISR p = 4", "DP-λCGD")
+        ),
         Claim(_HIGH, "BLT", _GAMMA, place="0.5"),
     ),
     full=Form(

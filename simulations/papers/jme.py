@@ -1,7 +1,8 @@
 """The training figure of Joint Moment Estimation: Figure 6 with Tables 3 and 4.
 
-Full size: the CNN is not described, nor what σ multiplies; the ε of a Gaussian mechanism over 10 epochs
-without amplification is taken (its table's ε assume sampling, which no theorem covers with a second stream).
+Full size: the CNN is not described, nor what σ multiplies; the ε of a Gaussian mechanism over 10
+epochs without amplification is taken (its table's ε assume sampling, which no theorem covers with a
+second stream).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _LINES: Final = {
 }
 _LINES["Joint clipping"] = replace(_LINES["DP-Adam"], trained=joint_clipping.trained)
 _LOW: Final = (
-    "for low to medium privacy, JME outperforms vanilla DP-Adam but is slightly worse than the debiased "
-    "version (Fig. 6)"
+    "for low to medium privacy, JME outperforms vanilla DP-Adam but is slightly worse than the"
+    " debiased version (Fig. 6)"
 )
 _HIGH: Final = "for high privacy, JME is slightly better than the debiased version (Fig. 6)"
 _VANILLA: Final = "vanilla DP-Adam cannot handle the necessary amounts of noise (Fig. 6)"
@@ -36,16 +37,21 @@ _TABLE_3: Final = {
     "ε = 16": dict(
         zip(_LINES, ("43.07 ± 0.86", "48.53 ± 0.99", "47.94 ± 0.85", "44.34 ± 0.28"), strict=True)
     ),
-    "ε = 2": dict(zip(_LINES, ("10.48 ± 0.83", "29.14 ± 0.60", "30.38 ± 0.62", "28.14 ± 0.33"), strict=True)),
+    "ε = 2": dict(
+        zip(_LINES, ("10.48 ± 0.83", "29.14 ± 0.60", "30.38 ± 0.62", "28.14 ± 0.33"), strict=True)
+    ),
 }
 _SETTING: Final = (
-    'Column "paper": Table 3, a CNN on CIFAR-10, 3 runs, at the printed ε ≈ 1.7 (σ = 1, batches of 256) and '
-    "0.16\n(σ = 2, batches of 1), both for sampled batches ([errata](../../dev/errata.md)). Data, model, "
-    "batches and ε\ndiffer here, so that only the order of methods can be compared; and all our rules add a "
-    "tenth of the root mean\nsecond moment to each denominator. Joint clipping bounds the norm of a gradient "
-    "together with √0.5 times its squares."
+    'Column "paper": Table 3, a CNN on CIFAR-10, 3 runs, at the printed ε ≈ 1.7 (σ = 1, batches of'
+    " 256) and 0.16\n(σ = 2, batches of 1), both for sampled batches"
+    " ([errata](../../dev/errata.md)). Data, model, batches and ε\ndiffer here, so that only the"
+    " order of methods can be compared; and all our rules add a tenth of the root mean\nsecond"
+    " moment to each denominator. Joint clipping bounds the norm of a gradient together with √0.5"
+    " times its squares."
 )
-_OTHERS: Final = "if the noise variance is large, DP-Adam-JME slightly improves over the other methods (5)"
+_OTHERS: Final = (
+    "if the noise variance is large, DP-Adam-JME slightly improves over the other methods (5)"
+)
 FIGURES: Final = (
     Figure(
         name="jme-fig6",

@@ -1,8 +1,9 @@
 """Training figures of DP-λCGD (arXiv 2601.22334): Figures 2, 3, 4 with Table 3, 7 and 8.
 
-Full size: ε of the lines and ζ of IMDb are not given (1, 4, 8 and ζ = 1); the CNN of 0.3 M parameters is not
-described, a VGG without dense units has its size; for BERT-base a BERT of BERT-tiny's size is taken;
-rates of Table 3 are for CIFAR-10. The reduced form of Figure 4 samples DP-SGD by Balls-in-Bins as the others.
+Full size: ε of the lines and ζ of IMDb are not given (1, 4, 8 and ζ = 1); the CNN of 0.3 M
+parameters is not described, a VGG without dense units has its size; for BERT-base a BERT of
+BERT-tiny's size is taken; rates of Table 3 are for CIFAR-10. The reduced form of Figure 4 samples
+DP-SGD by Balls-in-Bins as the others.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ _BELOW_RMSE: Final = (
     "for CIFAR-10 the optimal λ is much smaller than the value suggested by the RMSE-optimal "
     "factorization (5)"
 )
-_BELOW_AMPLIFIED: Final = (
-    "the optimal value of λ is consistently smaller than the value suggested by amplified RMSE (5.1)"
-)
+_BELOW_AMPLIFIED: Final = "the optimal value of λ is consistently smaller than the value suggested by amplified RMSE (5.1)"
 _SWEEP: Final = (0.0, 0.5, 0.8, 0.9, 0.95, 0.975, 0.99)
 _RATES: Final = (0.02, 0.05, 0.08, 0.1, 0.2, 0.5)
 _SMALL_RATES: Final = (0.5, 1.0, 2.0)
@@ -110,7 +109,9 @@ _EPSILONS: Final = (0.25, 0.5, 1, 2, 4, 8)
 
 def _tabulated(keys: Keys, rates: tuple[float, ...], shares: tuple[float, ...] = ()) -> Line:
     """A row of Table 3."""
-    at = {f"{e:g}": {"server.learning-rate": rate} for e, rate in zip(_EPSILONS, rates, strict=True)}
+    at = {
+        f"{e:g}": {"server.learning-rate": rate} for e, rate in zip(_EPSILONS, rates, strict=True)
+    }
     for place, share in zip(at, shares, strict=bool(shares)):
         at[place] = {**at[place], "mechanism.params": f"lambda={share}"}
     return Line({**BINS, **keys}, at)
@@ -118,9 +119,15 @@ def _tabulated(keys: Keys, rates: tuple[float, ...], shares: tuple[float, ...] =
 
 _TABLE_3: Final = {
     "DP-SGD": _tabulated(POISSON, (0.05, 0.08, 0.2, 0.2, 0.2, 0.2)),
-    "DP-λCGD": _tabulated(named("cgd"), (0.05, 0.08, 0.2, 0.2, 0.5, 0.5), (0.8, 0.9, 0.9, 0.9, 0.95, 0.95)),
-    "BandInvMF p = 2": _tabulated(named("banded-inverse", bands=2), (0.02, 0.05, 0.08, 0.2, 0.2, 0.5)),
-    "BandInvMF p = 16": _tabulated(named("banded-inverse", bands=16), (0.02, 0.08, 0.08, 0.2, 0.5, 0.5)),
+    "DP-λCGD": _tabulated(
+        named("cgd"), (0.05, 0.08, 0.2, 0.2, 0.5, 0.5), (0.8, 0.9, 0.9, 0.9, 0.95, 0.95)
+    ),
+    "BandInvMF p = 2": _tabulated(
+        named("banded-inverse", bands=2), (0.02, 0.05, 0.08, 0.2, 0.2, 0.5)
+    ),
+    "BandInvMF p = 16": _tabulated(
+        named("banded-inverse", bands=16), (0.02, 0.08, 0.08, 0.2, 0.5, 0.5)
+    ),
     "BISR p = 2": _tabulated(named("bisr", bands=2), (0.05, 0.08, 0.1, 0.1, 0.2, 0.2)),
     "BISR p = 16": _tabulated(named("bisr", bands=16), (0.05, 0.1, 0.2, 0.2, 0.5, 0.5)),
     "BLT": _tabulated(named("blt"), (0.05, 0.1, 0.2, 0.5, 0.5, 0.5)),
@@ -139,7 +146,9 @@ _FIGURE_4: Final = Figure(
     x="ε",
     baseline="DP-SGD",
     claims=(
-        Claim("DP-λCGD outperforms DP-SGD even in the high-privacy regime ε = 1/4 (5.1)", "DP-λCGD"),
+        Claim(
+            "DP-λCGD outperforms DP-SGD even in the high-privacy regime ε = 1/4 (5.1)", "DP-λCGD"
+        ),
         Claim("BLT performs better in the low-privacy regime (5.1)", "BLT", "DP-λCGD", place="8"),
     ),
     full=Form(
@@ -229,7 +238,11 @@ _FASHION: Final = Figure(
         rates=_SMALL_RATES,
         seeds=3,
         tuning_seeds=(1000,),
-        tuning={"data.path": "data/fashion-mnist-tuning", "data.users": 50_000, **epochs(50_000, 512, 10)},
+        tuning={
+            "data.path": "data/fashion-mnist-tuning",
+            "data.users": 50_000,
+            **epochs(50_000, 512, 10),
+        },
     ),
 )
 FIGURES: Final = (_FIGURE_2, _FIGURE_3, _FASHION, _FIGURE_4, _FIGURE_7, _FIGURE_8)

@@ -1,7 +1,7 @@
 """The training figure of "Correlated Noise Provably Beats Independent Noise" (ν-DP-FTRL): Figure 4.
 
-Full size: ε of the axis, δ and StackOverflow's cohort are not given (1,000 is that of the setting it cites);
-the learning rate falls linearly over the whole run instead of over the last quarter.
+Full size: ε of the axis, δ and StackOverflow's cohort are not given (1,000 is that of the setting
+it cites); the learning rate falls linearly over the whole run instead of over the last quarter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _USERS: Final[Keys] = {
     "server.kind": "sgd",
     **_MOMENTUM,
 }
-#: Restarts of least squared error among 1 to 10, in the reduced form: none for the tree, 4 for ν = 0.
+#: Restarts of least squared error among 1 to 10, in the reduced form: none for the tree, 4 for ν =
+#: 0.
 _LINES: Final = {
     "DP-SGD, amplified": Line({**POISSON, "server.momentum": 0.0}),
     "tree": Line({**_MOMENTUM, **named("tree")}),
@@ -36,11 +37,17 @@ _LINES: Final = {
 }
 _ANYTIME: Final = "ν-DP-FTRL outperforms all other efficient and anytime mechanisms (Fig. 4)"
 _ROOT: Final = "it outperforms Optimal CC, which is ν-DP-FTRL with ν = 0 (4)"
-_SAMPLED: Final = "it outperforms DP-SGD for ε ≥ 4 on CIFAR-10, and around ε ≈ 2 for StackOverflow (4)"
+_SAMPLED: Final = (
+    "it outperforms DP-SGD for ε ≥ 4 on CIFAR-10, and around ε ≈ 2 for StackOverflow (4)"
+)
 _SMALL: Final = "as ε becomes small, DP-SGD can outperform DP-FTRL (4)"
-_NEARLY: Final = "at ε = 10, 69.26 % nearly matches ME at 70.83 % (CIFAR-10, 4); taken as within 1.6 points"
+_NEARLY: Final = (
+    "at ε = 10, 69.26 % nearly matches ME at 70.83 % (CIFAR-10, 4); taken as within 1.6 points"
+)
 _DENSE: Final = "for StackOverflow it outperforms the state-of-the-art ME across all ε (4)"
-_OURS, _IMAGES, _LANGUAGE = "ν-DP-FTRL", "digits, examples", "digits, 360 users"
+_OURS = "ν-DP-FTRL"
+_IMAGES = "digits, examples"
+_LANGUAGE = "digits, 360 users"
 FIGURES: Final = (
     Figure(
         name="nu-dp-ftrl-fig4",

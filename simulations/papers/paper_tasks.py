@@ -17,7 +17,8 @@ from fedmf.training import Task, classification
 
 __all__ = ["Bert", "cifar_small_vgg", "cifar_vgg", "imdb_bert", "prototypes", "vgg"]
 
-_CLASSES, _SHAPE = 10, (1, 4, 4)
+_CLASSES = 10
+_SHAPE = (1, 4, 4)
 
 
 def prototypes(source: Any) -> Task:
@@ -51,7 +52,9 @@ def cifar_vgg(source: Any) -> Task:
 
 
 def cifar_small_vgg(source: Any) -> Task:
-    """CIFAR-10, one image a user, and a network as large as the "CNN (0.3M)" of DP-λCGD: 288,298."""
+    """CIFAR-10, one image a user, and a network as large as the "CNN (0.3M)" of DP-λCGD:
+    288,298.
+    """
     return _cifar(source, dense_units=0)
 
 
@@ -71,14 +74,16 @@ def _cifar(source: Any, dense_units: int) -> Task:
 
 
 def vgg(dense_units: int) -> nn.Sequential:
-    """Three blocks of two 3×3 convolutions (32, 64, 128 channels) with 2×2 pooling, and a dense layer.
+    """Three blocks of two 3×3 convolutions (32, 64, 128 channels) with 2×2 pooling, and a dense
+    layer.
 
     Args:
         dense_units: of the dense layer; 0 for global average pooling.
 
     References:
-        Kairouz et al. (2021), "Practical and Private (Deep) Learning Without Sampling or Shuffling", with
-        nn.py of google-research/DP-FTRL; Papernot et al. (2021), "Tempered Sigmoid Activations".
+        Kairouz et al. (2021), "Practical and Private (Deep) Learning Without Sampling or
+        Shuffling", with nn.py of google-research/DP-FTRL; Papernot et al. (2021), "Tempered Sigmoid
+        Activations".
     """
     channels = 3
     layers: list[nn.Module] = []
@@ -90,7 +95,12 @@ def vgg(dense_units: int) -> nn.Sequential:
             channels = filters
         layers.append(nn.MaxPool2d(2))
     if dense_units:
-        layers += [nn.Flatten(), nn.Linear(128 * 4 * 4, dense_units), nn.Tanh(), nn.Linear(dense_units, 10)]
+        layers += [
+            nn.Flatten(),
+            nn.Linear(128 * 4 * 4, dense_units),
+            nn.Tanh(),
+            nn.Linear(dense_units, 10),
+        ]
     else:
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)]
     for layer in layers:
@@ -103,7 +113,9 @@ def vgg(dense_units: int) -> nn.Sequential:
 
 
 def imdb_bert(source: Any) -> Task:
-    """25,000 reviews of 512 tokens of BERT's vocabulary, of which a fifth is held out; one review a user."""
+    """25,000 reviews of 512 tokens of BERT's vocabulary, of which a fifth is held out; one review a
+    user.
+    """
     data = Hub(
         path="stanfordnlp/imdb",
         text_column="text",
@@ -123,16 +135,17 @@ def imdb_bert(source: Any) -> Task:
 class Bert(nn.Module):
     """BERT of BERT-tiny's size with a dense output on its first position, from random parameters.
 
-    4,385,922 parameters with 30,522 tokens and two classes. As published there are 4,385,920, without the
-    output (258) and with the 2·128 of the two kinds of segments; a single text has one. All positions are
-    seen, also padding.
+    4,385,922 parameters with 30,522 tokens and two classes. As published there are 4,385,920,
+    without the output (258) and with the 2·128 of the two kinds of segments; a single text has one.
+    All positions are seen, also padding.
 
     Args:
         vocabulary: number of tokens.
         classes: number of outputs.
 
     References:
-        Devlin et al. (2019), "BERT"; Turc et al. (2019), "Well-Read Students Learn Better", for BERT-tiny.
+        Devlin et al. (2019), "BERT"; Turc et al. (2019), "Well-Read Students Learn Better", for
+        BERT-tiny.
     """
 
     def __init__(self, vocabulary: int, classes: int) -> None:
@@ -142,7 +155,10 @@ class Bert(nn.Module):
         self.norm = nn.LayerNorm(128, eps=1e-12)
         block = {"dropout": 0.0, "activation": "gelu", "layer_norm_eps": 1e-12, "batch_first": True}
         self.blocks = nn.Sequential(
-            *(nn.TransformerEncoderLayer(128, nhead=2, dim_feedforward=512, **block) for _ in range(2))
+            *(
+                nn.TransformerEncoderLayer(128, nhead=2, dim_feedforward=512, **block)
+                for _ in range(2)
+            )
         )
         self.pooler = nn.Linear(128, 128)
         self.output = nn.Linear(128, classes)

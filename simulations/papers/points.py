@@ -1,4 +1,6 @@
-"""The points of the figures as they are committed: what was chosen for each, its runs, and verdicts."""
+"""The points of the figures as they are committed: what was chosen for each, its runs, and
+verdicts.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class Point:
         noise_std: of the noise, per unit clip norm.
         errors: RMSE and MaxSE of prefix sums, per unit clip norm.
         rate: learning rate that was chosen.
-        tried: mean (y, loss) on the tuning seeds by rate, smaller being better; None for what is not finite.
+        tried: mean (y, loss) on the tuning seeds by rate, smaller being better; None for what is
+            not finite.
         accuracy: in percent, by reported seed.
         loss: by reported seed.
     """
@@ -64,7 +67,8 @@ class Finding:
     Args:
         sentence: of the paper, which is tested.
         says: who is ahead of whom, where.
-        estimate: mean difference paired by seed, in the better direction: percentage points, or nats.
+        estimate: mean difference paired by seed, in the better direction: percentage points, or
+            nats.
         low, high: 95 % Student interval.
         within: of a claim that both are equal, see `Claim`.
     """
@@ -81,7 +85,13 @@ class Finding:
         """What the interval says: "agrees", "against", or "tie" where it decides nothing."""
         if self.within:
             apart = self.low > self.within or self.high < -self.within
-            return "against" if apart else "agrees" if max(-self.low, self.high) <= self.within else "tie"
+            return (
+                "against"
+                if apart
+                else "agrees"
+                if max(-self.low, self.high) <= self.within
+                else "tie"
+            )
         return "agrees" if self.low > 0 else "against" if self.high < 0 else "tie"
 
 
@@ -96,7 +106,9 @@ class Points:
     """
 
     def __init__(self, figure: Figure, found: Sequence[Point], runs: int, seconds: float) -> None:
-        self.figure, self.runs, self.seconds = figure, runs, seconds
+        self.figure = figure
+        self.runs = runs
+        self.seconds = seconds
         self.found = {point.spot: point for point in found}
 
     def values(self, spot: Spot) -> list[float]:
@@ -107,9 +119,12 @@ class Points:
         return [math.inf if loss is None else loss for loss in point.loss]
 
     def gain(self, spot: Spot, over: Spot) -> tuple[float, float, float]:
-        """By how much a point is better: mean and 95 % Student interval of the paired differences."""
+        """By how much a point is better: mean and 95 % Student interval of the paired
+        differences.
+        """
         sign = 1.0 if self.figure.y == "accuracy" else -1.0
-        mine, theirs = self.values(spot), self.values(over)
+        mine = self.values(spot)
+        theirs = self.values(over)
         return interval([sign * (a - b) for a, b in zip(mine, theirs, strict=True)])
 
     def findings(self) -> list[Finding]:
@@ -131,10 +146,14 @@ class Points:
                 others = [spot for spot in spots if spot[2] != figure.baseline]
                 best = min(others, key=lambda spot: self._tuned(spot))
                 if claim.over == LEAST:
-                    yield self._order(claim, best, min(spots, key=lambda spot: self.found[spot].errors[0]))
+                    yield self._order(
+                        claim, best, min(spots, key=lambda spot: self.found[spot].errors[0])
+                    )
                     continue
                 says = f"{panel}, {line}: best {figure.x} = {best[2]} over {figure.baseline}"
-                yield Finding(claim.sentence, says, *self.gain(best, (panel, line, figure.baseline)))
+                yield Finding(
+                    claim.sentence, says, *self.gain(best, (panel, line, figure.baseline))
+                )
                 continue
             over = claim.over or figure.baseline
             for spot in spots:
@@ -143,8 +162,12 @@ class Points:
                 yield Finding(claim.sentence, says, *gain, claim.within)
 
     def _order(self, claim: Claim, best: Spot, least: Spot) -> Finding:
-        """How much better the best place is than that of least RMSE; counted negative if it is the larger."""
-        says = f"{best[0]}, {best[1]}: best {self.figure.x} = {best[2]} over {least[2]}, of least RMSE"
+        """How much better the best place is than that of least RMSE; counted negative if it is the
+        larger.
+        """
+        says = (
+            f"{best[0]}, {best[1]}: best {self.figure.x} = {best[2]} over {least[2]}, of least RMSE"
+        )
         gain, low, high = self.gain(best, least)
         if float(best[2]) > float(least[2]):
             gain, low, high = -gain, -high, -low
@@ -188,11 +211,15 @@ def write_points(path: Path, figure: Figure, form_name: str, cells: Any) -> None
     from cells import errors_of
     from comparison import best_rate, tried
 
-    form, made = figure.form(form_name), []
+    form = figure.form(form_name)
+    made = []
     for spot in form.spots():
         scores = tried(figure, form_name, cells, spot)
         rate = best_rate(figure, form_name, cells, spot) if scores else form.rates[0]
-        runs = [cells.found[Cell(figure.name, form_name, *spot, rate, seed)] for seed in range(form.seeds)]
+        runs = [
+            cells.found[Cell(figure.name, form_name, *spot, rate, seed)]
+            for seed in range(form.seeds)
+        ]
         params, noise_std, errors = errors_of(cells, Cell(figure.name, form_name, *spot, rate, 0))
         made.append(
             Point(
@@ -207,7 +234,9 @@ def write_points(path: Path, figure: Figure, form_name: str, cells: Any) -> None
             )
         )
     mine = [
-        value for cell, value in cells.found.items() if (cell.figure, cell.form) == (figure.name, form_name)
+        value
+        for cell, value in cells.found.items()
+        if (cell.figure, cell.form) == (figure.name, form_name)
     ]
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     kept[figure.name] = {
@@ -217,7 +246,8 @@ def write_points(path: Path, figure: Figure, form_name: str, cells: Any) -> None
     }
     ordered = {name: kept[name] for name in FIGURES if name in kept}
     lines = [
-        f' {json.dumps(name)}: {{"runs": {entry["runs"]}, "seconds": {entry["seconds"]}, "points": [\n'
+        f' {json.dumps(name)}: {{"runs": {entry["runs"]}, "seconds": {entry["seconds"]},'
+        ' "points": [\n'
         + ",\n".join(f"  {json.dumps(point, ensure_ascii=False)}" for point in entry["points"])
         + "\n ]}"
         for name, entry in ordered.items()

@@ -38,8 +38,10 @@ def write_pages(found: Mapping[str, Points], output: Path, names: Sequence[str])
 
 def page(points: Points, stem: str) -> str:
     """Verdict and tables of a figure."""
-    figure, unit = points.figure, "%" if points.figure.y == "accuracy" else "nats"
-    seeds, form = len(next(iter(points.found.values())).accuracy), figure.reduced
+    figure = points.figure
+    unit = "%" if points.figure.y == "accuracy" else "nats"
+    seeds = len(next(iter(points.found.values())).accuracy)
+    form = figure.reduced
     tuning = "other data" if form.tuning else f"{len(form.tuning_seeds)} other seeds"
     digits = 2 if unit == "%" else 3
     base = f"{figure.x + ' = ' if figure.by_place else ''}{figure.baseline}"
@@ -61,8 +63,12 @@ def page(points: Points, stem: str) -> str:
     ]
     before = ""
     for finding in points.findings():
-        told = f"{finding.estimate:+.{digits}f} [{finding.low:+.{digits}f}, {finding.high:+.{digits}f}]"
-        sentence, before = "" if finding.sentence == before else finding.sentence, finding.sentence
+        told = (
+            f"{finding.estimate:+.{digits}f} [{finding.low:+.{digits}f},"
+            f" {finding.high:+.{digits}f}]"
+        )
+        sentence = "" if finding.sentence == before else finding.sentence
+        before = finding.sentence
         lines.append(f"| {sentence} | {finding.says} | {told} | {_WORDS[finding.outcome]} |")
     published, setting = figure.published
     lines += ["", setting] if setting else []
@@ -76,7 +82,9 @@ def page(points: Points, stem: str) -> str:
     lines.append("|---" * len(heads) + "|")
     before = ""
     for panel, line in dict.fromkeys(spot[:2] for spot in points.found):
-        spots = {place: (panel, line, place) for place in places if (panel, line, place) in points.found}
+        spots = {
+            place: (panel, line, place) for place in places if (panel, line, place) in points.found
+        }
         found = [points.found[spot] for spot in spots.values()]
         told = {place: _cell(points, spot, digits) for place, spot in spots.items()}
         params = ", ".join(f"{value:.3g}" for point in found for value in point.params.values())
@@ -94,7 +102,8 @@ def page(points: Points, stem: str) -> str:
 
 def _cell(points: Points, spot: Spot, digits: int) -> str:
     """The mean of a point and its gain over the point that it is compared with."""
-    mean, reference = f"{statistics.fmean(points.values(spot)):.{digits}f}", points.figure.base_of(spot)
+    mean = f"{statistics.fmean(points.values(spot)):.{digits}f}"
+    reference = points.figure.base_of(spot)
     if spot == reference or reference not in points.found:
         return mean
     gain, low, high = points.gain(spot, reference)
@@ -102,16 +111,22 @@ def _cell(points: Points, spot: Spot, digits: int) -> str:
 
 
 def draw(points: Points, path: Path) -> None:
-    """One panel a setting, one line a method, bars of the interval of the mean; places evenly spaced."""
-    figure, panels = points.figure, list(dict.fromkeys(spot[0] for spot in points.found))
+    """One panel a setting, one line a method, bars of the interval of the mean; places evenly
+    spaced.
+    """
+    figure = points.figure
+    panels = list(dict.fromkeys(spot[0] for spot in points.found))
     names, places = (list(dict.fromkeys(spot[at] for spot in points.found)) for at in (1, 2))
     columns = min(len(panels), 2)
     rows = -(-len(panels) // columns)
     picture = new_figure(3.5 * columns + 1.5 * (columns == 1), 3 * rows + 0.6)
-    for axes, panel in zip(picture.subplots(rows, columns, squeeze=False).flat, panels, strict=True):
+    for axes, panel in zip(
+        picture.subplots(rows, columns, squeeze=False).flat, panels, strict=True
+    ):
         for at, line in enumerate(names):
             spots = [spot for spot in points.found if spot[:2] == (panel, line)]
-            aside, seen = 0.05 * (at - (len(names) - 1) / 2), look(line, at)
+            aside = 0.05 * (at - (len(names) - 1) / 2)
+            seen = look(line, at)
             xs = [places.index(spot[2]) + aside for spot in spots]
             ends = [interval(points.values(spot)) for spot in spots]
             means = [mean for mean, _, _ in ends]

@@ -1,15 +1,16 @@
-"""Training figures of the papers, at their size or reduced to minutes on data that every machine has.
+"""Training figures of the papers, at their size or reduced to minutes on data that every machine
+has.
 
     python simulations/papers/run.py --list
     python simulations/papers/run.py lambda-cgd-fig2 --reduced
-    python simulations/papers/run.py lambda-cgd-fig2 --full          # CIFAR-10 and IMDb from the hub
-    python simulations/papers/run.py lambda-cgd-fig2 --full --show   # its first configuration
+    python simulations/papers/run.py lambda-cgd-fig2 --full          # CIFAR-10 and IMDb from the
+    hub python simulations/papers/run.py lambda-cgd-fig2 --full --show   # its first configuration
     python simulations/papers/run.py --tables        # pages and pictures from the committed points
 
-Learning rates are chosen for every point on seeds that are not used for the figure; in practice such a choice
-on private data costs privacy that no statement covers. Every finished run is a line of the cells file, so a
-stopped comparison goes on where it ended; what is reported of a figure is in points.json. Noise comes from
-public seeds: such runs protect nobody.
+Learning rates are chosen for every point on seeds that are not used for the figure; in practice
+such a choice on private data costs privacy that no statement covers. Every finished run is a line
+of the cells file, so a stopped comparison goes on where it ended; what is reported of a figure is
+in points.json. Noise comes from public seeds: such runs protect nobody.
 """
 
 from __future__ import annotations
@@ -34,15 +35,21 @@ def main() -> None:
     )
     parser.add_argument("name", nargs="*", choices=[*FIGURES, []], help="figures; see --list")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--reduced", dest="form", action="store_const", const="reduced", default="reduced")
+    size.add_argument(
+        "--reduced", dest="form", action="store_const", const="reduced", default="reduced"
+    )
     size.add_argument("--full", dest="form", action="store_const", const="full")
-    parser.add_argument("--cells", type=Path, default=ROOT / "build" / "papers.jsonl", help="finished runs")
+    parser.add_argument(
+        "--cells", type=Path, default=ROOT / "build" / "papers.jsonl", help="finished runs"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--list", action="store_true")
     parser.add_argument(
         "--show", action="store_true", help="print the first configuration instead of running"
     )
-    parser.add_argument("--tables", action="store_true", help="only write pages and pictures from the points")
+    parser.add_argument(
+        "--tables", action="store_true", help="only write pages and pictures from the points"
+    )
     options = parser.parse_args()
     if options.list:
         for figure in FIGURES.values():
@@ -64,7 +71,9 @@ def main() -> None:
         torch.set_num_threads(1)
         cells = Cells(options.cells, Calibrations(RESULTS / "calibrations.jsonl"))
         options.output.mkdir(parents=True, exist_ok=True)
-        for figure in compare([FIGURES[name] for name in options.name or FIGURES], options.form, cells):
+        for figure in compare(
+            [FIGURES[name] for name in options.name or FIGURES], options.form, cells
+        ):
             write_points(kept, figure, options.form, cells)
     found = read_points(kept)
     write_pages(found, options.output, options.name or list(FIGURES))

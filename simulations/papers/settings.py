@@ -72,7 +72,8 @@ STACKOVERFLOW: Final[Keys] = {
     "data.vocabulary-path": "tokenizer.json",
     "data.length": 20,
     "data.most-sequences": 64,
-    # The model of Reddi et al. (2021): 4,053,428 parameters, of which torch's second biases are 2,680.
+    # The model of Reddi et al. (2021): 4,053,428 parameters, of which torch's second biases are
+    # 2,680.
     "model.kind": "lstm",
     "model.embedding": 96,
     "model.hidden": 670,

@@ -4,9 +4,9 @@
     python simulations/reproduce/run.py lambda-cgd-table4 nu-dp-ftrl [--full] [--out DIR]
     python simulations/reproduce/run.py all
 
-Each item ends with a line: how far it agrees with the paper, whether the committed result is what the
-code gives now, what was not run and why. The exit code is 1 if a result is stale or a difference is not
-understood. Training figures: simulations/papers/run.py.
+Each item ends with a line: how far it agrees with the paper, whether the committed result is what
+the code gives now, what was not run and why. The exit code is 1 if a result is stale or a
+difference is not understood. Training figures: simulations/papers/run.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ RESULTS = ROOT / "docs" / "results"
 
 
 def reproduce(items: Sequence[Item], full: bool, out: Path | None) -> list[Verdict]:
-    """Run each item in a copy of simulations/, print its verdict, and put what it wrote into a folder.
+    """Run each item in a copy of simulations/, print its verdict, and put what it wrote into a
+    folder.
 
     Committed results stay as they are.
 
@@ -42,7 +43,9 @@ def reproduce(items: Sequence[Item], full: bool, out: Path | None) -> list[Verdi
     with tempfile.TemporaryDirectory(prefix="fedmf-reproduce-") as folder:
         place = Path(folder)
         shutil.copytree(
-            ROOT / "simulations", place / "simulations", ignore=shutil.ignore_patterns("__pycache__")
+            ROOT / "simulations",
+            place / "simulations",
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
         fresh = place / "docs" / "results"
         fresh.mkdir(parents=True)
@@ -57,7 +60,11 @@ def reproduce(items: Sequence[Item], full: bool, out: Path | None) -> list[Verdi
                 if command not in done:
                     done[command] = _run(command, item, place)
                 failure = done[command]
-                verdict = Verdict(item.name, failure, False) if failure else judge(item, fresh, RESULTS, full)
+                verdict = (
+                    Verdict(item.name, failure, False)
+                    if failure
+                    else judge(item, fresh, RESULTS, full)
+                )
                 _say(f"  {' '.join(command)}: {time.monotonic() - started:.0f} s")
                 if out is not None:
                     _copy(item, fresh, out)
@@ -74,8 +81,12 @@ def _run(command: Command, item: Item, place: Path) -> str:
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     finished = subprocess.run(
         [sys.executable, str(place / "simulations" / script), *arguments],
-        cwd=place, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if finished.returncode == 0:
         return ""
     last = (finished.stderr.strip().splitlines() or ["no message"])[-1]
@@ -97,9 +108,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", nargs="*", choices=[*CATALOGUE, "all", []], help="of the list, or all")
-    parser.add_argument("--full", action="store_true", help="all rows, replicas and widths: hours for some")
-    parser.add_argument("--out", type=Path, help="where pages and pictures go; docs/results renews them")
+    parser.add_argument(
+        "name", nargs="*", choices=[*CATALOGUE, "all", []], help="of the list, or all"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="all rows, replicas and widths: hours for some"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="where pages and pictures go; docs/results renews them"
+    )
     parser.add_argument("--list", action="store_true", help="print the list")
     options = parser.parse_args()
     if options.list or not options.name:
@@ -110,7 +127,10 @@ def main() -> int:
     started = time.monotonic()
     verdicts = reproduce([CATALOGUE[name] for name in chosen], options.full, options.out)
     bad = sum(not verdict.good for verdict in verdicts)
-    print(f"\n{len(verdicts)} items in {time.monotonic() - started:.0f} s, {bad} stale or unexplained:")
+    print(
+        f"\n{len(verdicts)} items in {time.monotonic() - started:.0f} s, {bad} stale or"
+        " unexplained:"
+    )
     print(*verdicts, sep="\n")
     return 1 if bad else 0
 

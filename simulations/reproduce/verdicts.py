@@ -1,4 +1,6 @@
-"""Ours against the paper's, and computed anew against committed: figures in pages and curves of pictures."""
+"""Ours against the paper's, and computed anew against committed: figures in pages and curves of
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -79,16 +81,26 @@ def _page(name: str, text: str) -> Iterator[Figure]:
 
 
 def _row(name: str, heads: list[str], cells: list[str]) -> Iterator[Figure]:
-    """What a row has: pairs in a cell, else columns that begin with "fedmf", else all but simulated ones."""
+    """What a row has: pairs in a cell, else columns that begin with "fedmf", else all but simulated
+    ones.
+    """
     row = cells[0]
     place = f"{name}, {' '.join(heads)}, {row}"
-    paper = _first(cells[heads.index("paper")]) if "paper" in heads and len(cells) == len(heads) else None
+    paper = (
+        _first(cells[heads.index("paper")])
+        if "paper" in heads and len(cells) == len(heads)
+        else None
+    )
     beside = [(head, _BESIDE.match(cell)) for head, cell in zip(heads[1:], cells[1:], strict=False)]
     if any(match for _, match in beside):
         for head, match in beside:
             if match:
-                theirs, ours, width = (None if part is None else _number(part) for part in match.groups())
-                yield Figure(f"{place}, {head}", f"{row}, {head}", ours or 0.0, width or 0.0, theirs)
+                theirs, ours, width = (
+                    None if part is None else _number(part) for part in match.groups()
+                )
+                yield Figure(
+                    f"{place}, {head}", f"{row}, {head}", ours or 0.0, width or 0.0, theirs
+                )
         return
     ours = any(head.startswith("fedmf") for head in heads)
     for head, cell in zip(heads[1:], cells[1:], strict=False):
@@ -103,7 +115,9 @@ def _row(name: str, heads: list[str], cells: list[str]) -> Iterator[Figure]:
 
 def _several(place: str, row: str, text: str) -> Iterator[Figure]:
     for at, found in enumerate(_ALONE.finditer(text)):
-        yield Figure(f"{place} [{at}]", row, _number(found[1]), _number(found[2]) if found[2] else 0.0)
+        yield Figure(
+            f"{place} [{at}]", row, _number(found[1]), _number(found[2]) if found[2] else 0.0
+        )
 
 
 def _first(cell: str) -> float | None:
@@ -144,7 +158,12 @@ def judge(item: Item, fresh: Path, committed: Path, full: bool = False) -> Verdi
         committed: docs/results.
         full: whether the full form was run.
     """
-    found = [figure for name in item.results if (fresh / name).exists() for figure in figures(fresh / name)]
+    found = [
+        figure
+        for name in item.results
+        if (fresh / name).exists()
+        for figure in figures(fresh / name)
+    ]
     missing = [name for name in item.results if not (fresh / name).exists()]
     if missing:
         return Verdict(item.name, f"{missing[0]} was not written.", False)
@@ -175,7 +194,9 @@ def _agreement(item: Item, found: Sequence[Figure]) -> tuple[str, bool]:
         reasons.setdefault(because or "?", []).append(f"{figure.row} {100 * difference:+.2f} %")
     for because, rows in reasons.items():
         shown = ", ".join(rows[:3]) + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
-        text += f"; differs ({shown}) " + ("unexplained" if because == "?" else f"because {because}")
+        text += f"; differs ({shown}) " + (
+            "unexplained" if because == "?" else f"because {because}"
+        )
     return text, understood
 
 
@@ -191,14 +212,21 @@ def _currency(item: Item, found: Sequence[Figure], committed: Path) -> tuple[str
     if not both:
         textual = not found and all((committed / name).exists() for name in item.results)
         return (
-            ("picture made anew", False) if textual else ("STALE: no committed result has its figures", True)
+            ("picture made anew", False)
+            if textual
+            else ("STALE: no committed result has its figures", True)
         )
     for new, old in both:
         allowed = (
-            item.repeats * abs(old.value) + 2.0 * (new.half_width + old.half_width) + _rounding(old.value)
+            item.repeats * abs(old.value)
+            + 2.0 * (new.half_width + old.half_width)
+            + _rounding(old.value)
         )
         if abs(new.value - old.value) > allowed:
-            return f"STALE: {old.place} is {old.value:g} in docs/results and {new.value:g} now", True
+            return (
+                f"STALE: {old.place} is {old.value:g} in docs/results and {new.value:g} now",
+                True,
+            )
     return f"{len(both)} figures as committed", False
 
 

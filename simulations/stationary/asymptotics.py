@@ -1,4 +1,6 @@
-"""Tables 1, 2 and 4: limits over the expressions of the theory, which have to stay between two constants."""
+"""Tables 1, 2 and 4: limits over the expressions of the theory, which have to stay between two
+constants.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,13 @@ def table1() -> list[str]:
     """F∞ over the expression of each row, over all spectra, dimensions and learning rates."""
     every = [problem for name in SPECTRA for problem in problems(name)]
     size = {
-        "best Toeplitz noise": [p.best_limit() / (p.learning_rate**2 * p.effective_dimension) for p in every],
+        "best Toeplitz noise": [
+            p.best_limit() / (p.learning_rate**2 * p.effective_dimension) for p in every
+        ],
         "Noisy-SGD": [p.limit(WHITE) / (p.learning_rate * len(p.eigenvalues)) for p in every],
         "ν-Noisy-FTRL, ν = ημ": [
-            p.limit(DAMPED(p.slowest)) / (p.learning_rate**2 * p.effective_dimension * squared_log(p))
+            p.limit(DAMPED(p.slowest))
+            / (p.learning_rate**2 * p.effective_dimension * squared_log(p))
             for p in every
         ],
     }
@@ -59,7 +64,10 @@ def table1() -> list[str]:
     ]
     return [
         *rows,
-        f"| ν-Noisy-FTRL over the best Toeplitz noise | O(log²(1/ημ)) as a ratio | {spread(best)} |",
+        (
+            "| ν-Noisy-FTRL over the best Toeplitz noise | O(log²(1/ημ)) as a ratio |"
+            f" {spread(best)} |"
+        ),
     ]
 
 
@@ -78,19 +86,23 @@ def table2() -> list[str]:
         return ANTI_PGD(math.sqrt(p.learning_rate * p.effective_dimension / len(p.eigenvalues)))
 
     limits = [
-        p.limit(root(p)) / (p.learning_rate**1.5 * math.sqrt(len(p.eigenvalues) * p.effective_dimension))
+        p.limit(root(p))
+        / (p.learning_rate**1.5 * math.sqrt(len(p.eigenvalues) * p.effective_dimension))
         for p in every
     ]
     grown = [
-        one.limit(DAMPED(1e-9), DAMPED(0.0).sensitivity_square(T) / (2.0 * one.rho)) for T in (10**3, 10**6)
+        one.limit(DAMPED(1e-9), DAMPED(0.0).sensitivity_square(T) / (2.0 * one.rho))
+        for T in (10**3, 10**6)
     ]
     ftrl = [
         p.limit(DAMPED(p.slowest)) / (p.learning_rate**2 * p.effective_dimension * squared_log(p))
         for p in every
     ]
     return [
-        f"| ν = 0 (Fichtenberger et al.) | log T | {spread(undamped)} | ∞ | "
-        f"F at T = 10³ and 10⁶: {grown[0]:.4g}, {grown[1]:.4g} (d = 128, 1/k, η = 0.02), like log T |",
+        (
+            f"| ν = 0 (Fichtenberger et al.) | log T | {spread(undamped)} | ∞ | F at T = 10³ and"
+            f" 10⁶: {grown[0]:.4g}, {grown[1]:.4g} (d = 128, 1/k, η = 0.02), like log T |"
+        ),
         f"| ν-Noisy-FTRL | log(1/ν) | {spread(mean_log)} | η²ρ⁻¹Tr(H) log²(1/ν) | {spread(ftrl)} |",
         f"| anti-PGD | T | {spread(anti)} | ∞ | |",
         f"| anti-PGD, damped | 1/ν | {spread(damped)} | η^{{3/2}}ρ⁻¹√(d Tr H) | {spread(limits)} |",
@@ -98,7 +110,9 @@ def table2() -> list[str]:
 
 
 def table4() -> list[str]:
-    """By the decay of eigenvalues: limits over their expressions, the published ratio beside ours."""
+    """By the decay of eigenvalues: limits over their expressions, the published ratio beside
+    ours.
+    """
 
     def effective(name: str, d: int) -> float:
         power = {"1/√k": 0.5, "k^−0.7": 0.7, "k^−2": 2.0, "k^−3": 3.0}.get(name)
@@ -121,5 +135,7 @@ def table4() -> list[str]:
             for p in every
         ]
         ratio = [p.limit(DAMPED(p.slowest)) / p.limit(WHITE) for p in every]
-        rows.append(f"| {name} | {spread(d_eff)} | {spread(white)} | {spread(ours)} | {spread(ratio)} |")
+        rows.append(
+            f"| {name} | {spread(d_eff)} | {spread(white)} | {spread(ours)} | {spread(ratio)} |"
+        )
     return rows

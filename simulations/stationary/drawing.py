@@ -1,4 +1,6 @@
-"""Names of this folder's curves, and their points as `simulations/design/pictures.py` draws them."""
+"""Names of this folder's curves, and their points as `simulations/design/pictures.py` draws
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["EXACT", "FTRL", "LOWEST", "SGD", "Panel", "points"]
 
-SGD, FTRL, LOWEST, EXACT = "Noisy-SGD", "ν-Noisy-FTRL", "best Toeplitz noise", "exact"
+SGD = "Noisy-SGD"
+FTRL = "ν-Noisy-FTRL"
+LOWEST = "best Toeplitz noise"
+EXACT = "exact"
 #: Curves, x label, y label and, at last, which axes are logarithmic if not both.
 Curves = Mapping[str, Sequence[tuple[float, ...]]]
 Panel = tuple[Curves, str, str] | tuple[Curves, str, str, str]

@@ -1,13 +1,15 @@
-"""What Noisy-FTRL leaves on a least-squares problem with Gaussian inputs, exactly and at every step.
+"""What Noisy-FTRL leaves on a least-squares problem with Gaussian inputs, exactly and at every
+step.
 
-θ_{t+1} = θ_t − η((x_t x_tᵀ)θ_t − ξ_t x_t + Σ_τ β_τ w_{t−τ}), errors counted from the optimum, x ~ N(0, H),
-E ξ² = s², w ~ N(0, σ²I). In the eigenbasis of H the second moments S = diag(s_j) obey
+θ_{t+1} = θ_t − η((x_t x_tᵀ)θ_t − ξ_t x_t + Σ_τ β_τ w_{t−τ}), errors counted from the optimum, x ~
+N(0, H), E ξ² = s², w ~ N(0, σ²I). In the eigenbasis of H the second moments S = diag(s_j) obey
 
     s_j ← (1 − 2ηλ_j + 2η²λ_j²) s_j + η²λ_j (Σ_l λ_l s_l + s²) + η²σ² N_j(t),
     N_j(t) = Σ_{τ, k ≤ t} β_τ β_k (1 − ηλ_j)^{|τ−k|},
 
 since E[xxᵀ S xxᵀ] = 2HSH + Tr(HS)H and inputs are independent of earlier ones (eq. (83) of
-arXiv:2310.06771 with the Gaussian fourth moment written out). The limit is one linear equation for Tr(HS).
+arXiv:2310.06771 with the Gaussian fourth moment written out). The limit is one linear equation for
+Tr(HS).
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ class Regression:
     rho: float = 1.0
 
     @staticmethod
-    def decaying(dimension: int, power: float, learning_rate: float, residual: float = 0.0) -> Regression:
+    def decaying(
+        dimension: int, power: float, learning_rate: float, residual: float = 0.0
+    ) -> Regression:
         """λ_k = k^{−power}."""
         values = np.arange(1.0, dimension + 1) ** -power
         return Regression(tuple(values.tolist()), learning_rate, residual)
@@ -115,7 +119,9 @@ class Regression:
         return self._solved(variance * (self._gains(omega) @ (weights * noise.power(omega))))
 
     def best_limit(self) -> float:
-        """The least F_∞ of any Toeplitz noise: |B|² ∝ h^{−1/2} by Cauchy–Schwarz, h over all directions."""
+        """The least F_∞ of any Toeplitz noise: |B|² ∝ h^{−1/2} by Cauchy–Schwarz, h over all
+        directions.
+        """
         omega, weights = graded_quadrature(self.slowest)
         damped = 1.0 - self.learning_rate * self.spectrum
         h = (self._gains(omega) / damped[:, None]).sum(axis=0)
@@ -141,10 +147,16 @@ class Regression:
 
 
 def trajectory(
-    eigenvalues: Vector, rates: Vector, filters: list[Filter], variances: Vector, start: Vector,
-    keep: list[int], residual: float = 0.0,
-) -> Matrix:  # fmt: skip
-    """E[F(θ_t) − F*] at the steps to keep, shape (runs, steps); run r has its own η, filter and variance.
+    eigenvalues: Vector,
+    rates: Vector,
+    filters: list[Filter],
+    variances: Vector,
+    start: Vector,
+    keep: list[int],
+    residual: float = 0.0,
+) -> Matrix:
+    """E[F(θ_t) − F*] at the steps to keep, shape (runs, steps); run r has its own η, filter and
+    variance.
 
     Args:
         eigenvalues: λ, shape (d,).
@@ -158,11 +170,15 @@ def trajectory(
     last = keep[-1]
     beta = np.stack([f.coefficients(last) for f in filters])
     step = rates[:, None] * eigenvalues
-    decay, own = 1.0 - step, 1.0 - 2.0 * step + 2.0 * step**2
-    mixing, scale = rates[:, None] * step, (rates**2 * variances)[:, None]
+    decay = 1.0 - step
+    own = 1.0 - 2.0 * step + 2.0 * step**2
+    mixing = rates[:, None] * step
+    scale = (rates**2 * variances)[:, None]
     s = np.tile(start, (rates.size, 1))
-    gain, memory = np.zeros_like(s), np.zeros_like(s)
-    kept, wanted = [], set(keep)
+    gain = np.zeros_like(s)
+    memory = np.zeros_like(s)
+    kept = []
+    wanted = set(keep)
     for t in range(last):
         now = beta[:, t : t + 1]
         gain += now * (now + 2.0 * memory)

@@ -1,10 +1,12 @@
 """ν-DP-FTRL (Choquette-Choo et al. 2024, arXiv:2310.06771): mean estimation and linear regression.
 
     python simulations/stationary/nu_dp_ftrl.py            # quick: 16 replicas, about a minute
-    python simulations/stationary/nu_dp_ftrl.py --full     # 64 replicas and three times as many steps
+    python simulations/stationary/nu_dp_ftrl.py --full     # 64 replicas and three times as many
+    steps
 
-Figures 1 and 2, Tables 1, 2 and 4, the bounds in finite time and what one can stop at any step; Figure 3 is
-in simulations/design/optimized_lti.py. Every limit is exact (see exact.py) and carried out beside it.
+Figures 1 and 2, Tables 1, 2 and 4, the bounds in finite time and what one can stop at any step;
+Figure 3 is in simulations/design/optimized_lti.py. Every limit is exact (see exact.py) and carried
+out beside it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def main() -> None:
     ratios, pictures1 = mean_estimation(replicas, SEED)
     draw("nu-dp-ftrl-fig1", pictures1, "xy")
     print("figure 1", flush=True)
-    slopes, pictures2 = [], {}
+    slopes = []
+    pictures2 = {}
     for which in SWEEPS:
         rows, pictures2[f"by {which.name}"] = sweep(which, replicas, SEED)
         slopes += rows
@@ -55,7 +58,9 @@ def main() -> None:
 
 
 def renewed(page: str, name: str, rows: list[str]) -> str:
-    """The table behind a comment of this name anew; its head stays unless the rows begin with one."""
+    """The table behind a comment of this name anew; its head stays unless the rows begin with
+    one.
+    """
     before, comment, after = page.partition(f"<!-- {name} -->\n\n")
     table = after[: after.index("\n\n")].splitlines()
     head = [] if rows[1].startswith("|---") else table[:2]

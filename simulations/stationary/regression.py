@@ -50,17 +50,27 @@ def _tr(a: float) -> float:
 
 SWEEPS = (
     Sweep(
-        "dimension", "d", (8, 16, 32, 64, 128),
-        lambda d: Regression.decaying(int(d), 1.0, 0.02), (1.00, None),
+        "dimension",
+        "d",
+        (8, 16, 32, 64, 128),
+        lambda d: Regression.decaying(int(d), 1.0, 0.02),
+        (1.00, None),
     ),
     Sweep(
-        "effective dimension", "d_eff", tuple(_tr(a) for a in (1.0, 0.8, 0.6, 0.4)), _effective, (0.18, 0.94)
+        "effective dimension",
+        "d_eff",
+        tuple(_tr(a) for a in (1.0, 0.8, 0.6, 0.4)),
+        _effective,
+        (0.18, 0.94),
     ),
     Sweep(
-        "learning rate", "η", (0.02, 0.04, 0.08, 0.16),
-        lambda eta: Regression.decaying(128, 1.0, eta), (1.27, 2.03),
+        "learning rate",
+        "η",
+        (0.02, 0.04, 0.08, 0.16),
+        lambda eta: Regression.decaying(128, 1.0, eta),
+        (1.27, 2.03),
     ),
-)  # fmt: skip
+)
 
 
 def sweep(which: Sweep, replicas: int, seed: int) -> tuple[list[str], Panel]:
@@ -71,11 +81,14 @@ def sweep(which: Sweep, replicas: int, seed: int) -> tuple[list[str], Panel]:
         SGD: lambda _: WHITE,
         FTRL: lambda problem: DAMPED(problem.slowest),
     }
-    rows, lines = [], {}
+    rows = []
+    lines = {}
     for at, (name, noise) in enumerate(algorithms.items()):
         exact = np.array([problem.limit(noise(problem)) for problem in problems])
         rng = np.random.default_rng([seed, at])
-        found = np.array([stationary(problem, noise(problem), replicas, rng) for problem in problems])
+        found = np.array(
+            [stationary(problem, noise(problem), replicas, rng) for problem in problems]
+        )
         estimates = [estimate(values) for values in found]
         lines[name] = points(places, found.mean(axis=1), [value.half_width for value in estimates])
         lines[f"{name}, {EXACT}"] = points(places, exact)
@@ -96,7 +109,9 @@ def sweep(which: Sweep, replicas: int, seed: int) -> tuple[list[str], Panel]:
 
 
 def mean_estimation(replicas: int, seed: int) -> tuple[list[str], dict[str, Panel]]:
-    """The ratio of the optimal noise to white noise, exactly and carried out; coefficients and spectrum."""
+    """The ratio of the optimal noise to white noise, exactly and carried out; coefficients and
+    spectrum.
+    """
     from scipy.signal import lfilter
     from scipy.special import ellipk
 
@@ -107,17 +122,21 @@ def mean_estimation(replicas: int, seed: int) -> tuple[list[str], dict[str, Pane
         mean_size = 4.0 * ellipk(4.0 * (1.0 - eta) / (2.0 - eta) ** 2) / (2.0 - eta) / (2.0 * np.pi)
         return float(mean_size**2 * eta * (2.0 - eta))
 
-    rng, rows = np.random.default_rng([seed, 99]), []
+    rng = np.random.default_rng([seed, 99])
+    rows = []
     tried = (0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
-    means, widths = [], []
+    means = []
+    widths = []
     for eta in tried:
-        steps, beta = int(40 / eta) + 20_000, DAMPED(eta)
+        steps = int(40 / eta) + 20_000
+        beta = DAMPED(eta)
         white = rng.standard_normal((replicas, steps))
         coloured = np.stack([_convolved(beta.coefficients(steps), row) for row in white])
         errors = [
-            (np.asarray(lfilter([eta], [1.0, -(1.0 - eta)], noise, axis=1))[:, int(8 / eta) :] ** 2).mean(
-                axis=1
-            )
+            (
+                np.asarray(lfilter([eta], [1.0, -(1.0 - eta)], noise, axis=1))[:, int(8 / eta) :]
+                ** 2
+            ).mean(axis=1)
             for noise in (white, coloured)
         ]
         found = estimate(beta.sensitivity_square() * errors[1] / errors[0])
@@ -128,11 +147,19 @@ def mean_estimation(replicas: int, seed: int) -> tuple[list[str], dict[str, Pane
             f"| {eta:g} | {ratio(eta):.4f} | {found.mean:.4f} ± {found.half_width:.4f} "
             f"| {ratio(eta) / asymptotic:.3f} |"
         )
-    errors = {FTRL: points(tried, means, widths), f"{FTRL}, {EXACT}": points(etas, [ratio(x) for x in etas])}
-    steps, omega = np.arange(1.0, 51.0), np.linspace(0.0, np.pi, 200)
+    errors = {
+        FTRL: points(tried, means, widths),
+        f"{FTRL}, {EXACT}": points(etas, [ratio(x) for x in etas]),
+    }
+    steps = np.arange(1.0, 51.0)
+    omega = np.linspace(0.0, np.pi, 200)
     optimal = {f"optimal noise, η = {eta}": DAMPED(eta) for eta in (0.1, 0.01)}
-    coefficients = {name: points(steps, -beta.coefficients(51)[1:]) for name, beta in optimal.items()}
-    power = {name: points(omega, beta.power(omega)) for name, beta in {**optimal, SGD: WHITE}.items()}
+    coefficients = {
+        name: points(steps, -beta.coefficients(51)[1:]) for name, beta in optimal.items()
+    }
+    power = {
+        name: points(omega, beta.power(omega)) for name, beta in {**optimal, SGD: WHITE}.items()
+    }
     return rows, {
         "error of the mean": (errors, "learning rate η", "relative to independent noise"),
         "coefficients of the noise": (coefficients, "lag (steps)", "negated coefficient"),

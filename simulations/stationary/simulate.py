@@ -30,7 +30,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Path:
-    """Suboptimality of replicas, shape (kept steps, replicas), and the share of clipped gradients."""
+    """Suboptimality of replicas, shape (kept steps, replicas), and the share of clipped
+    gradients.
+    """
 
     suboptimality: Matrix
     clipped: float
@@ -43,11 +45,15 @@ def estimate(values: Vector) -> Estimate:
 
 
 def slope(places: Vector, values: Matrix) -> Estimate:
-    """Of log values on log places; values of shape (places, replicas), a line fitted to each replica."""
+    """Of log values on log places; values of shape (places, replicas), a line fitted to each
+    replica.
+    """
     return estimate(np.polyfit(np.log(places), np.log(values), 1)[0])
 
 
-def stationary(problem: Regression, noise: Filter, replicas: int, rng: np.random.Generator) -> Vector:
+def stationary(
+    problem: Regression, noise: Filter, replicas: int, rng: np.random.Generator
+) -> Vector:
     """Time averages of F − F* of each replica, after and over three of the slowest times."""
     wait = int(np.ceil(3.0 / problem.slowest))
     steps = list(range(wait, 2 * wait, 8))
@@ -56,9 +62,15 @@ def stationary(problem: Regression, noise: Filter, replicas: int, rng: np.random
 
 
 def path(
-    problem: Regression, noise: Filter, start: Vector, keep: list[int], replicas: int,
-    rng: np.random.Generator, variance: float | None = None, clip_norm: float = np.inf,
-) -> Path:  # fmt: skip
+    problem: Regression,
+    noise: Filter,
+    start: Vector,
+    keep: list[int],
+    replicas: int,
+    rng: np.random.Generator,
+    variance: float | None = None,
+    clip_norm: float = np.inf,
+) -> Path:
     """F(θ_t) − F* at the steps to keep.
 
     Args:
@@ -73,12 +85,16 @@ def path(
     """
     if variance is None:
         variance = noise.sensitivity_square() / (2.0 * problem.rho)
-    eta, spectrum, last = problem.learning_rate, problem.spectrum, keep[-1]
-    root, residual = np.sqrt(spectrum), np.sqrt(problem.residual)
+    eta = problem.learning_rate
+    spectrum = problem.spectrum
+    last = keep[-1]
+    root = np.sqrt(spectrum)
+    residual = np.sqrt(problem.residual)
     added = np.stack([_filtered(noise, last, spectrum.size, rng) for _ in range(replicas)], axis=1)
     added *= np.float32(eta * np.sqrt(variance))
     theta = np.tile(start, (replicas, 1))
-    kept, clipped = np.empty((len(keep), replicas)), 0
+    kept = np.empty((len(keep), replicas))
+    clipped = 0
     place = 0
     inputs = noise_y = np.empty(0)
     for t in range(last):
@@ -101,7 +117,9 @@ def path(
     return Path(kept, clipped / (last * replicas))
 
 
-def _filtered(noise: Filter, steps: int, dimension: int, rng: np.random.Generator) -> NDArray[np.float32]:
+def _filtered(
+    noise: Filter, steps: int, dimension: int, rng: np.random.Generator
+) -> NDArray[np.float32]:
     """Σ_τ β_τ w_{t−τ} for w of unit variance, shape (steps, dimension)."""
     white = rng.standard_normal((steps, dimension), dtype=np.float32)
     if noise.exponent == 0.0:

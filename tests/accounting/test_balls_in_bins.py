@@ -83,7 +83,9 @@ def test_the_rare_tail_agrees_with_numerical_integration():
 
 def test_orthogonal_bins_agree_with_plain_sampling():
     """C = I, k = 1, one bin per round: sampling from P itself as the oracle."""
-    b, noise, epsilon = 16, 0.6, 1.0
+    b = 16
+    noise = 0.6
+    epsilon = 1.0
     pair = BallsInBinsPair.of(identity(b), Participation(b, 1, b))
     rng = np.random.default_rng(3)
     y = noise * rng.standard_normal((200_000, b))
@@ -112,7 +114,8 @@ def test_negative_strategies_are_refused():
 
 
 def test_means_add_the_columns_of_a_bin():
-    strategy, contract = cgd(0.8, 10), Participation(10, 4, 3)
+    strategy = cgd(0.8, 10)
+    contract = Participation(10, 4, 3)
     pair = BallsInBinsPair.of(strategy, contract)
     dense = strategy.materialize()
     means = np.stack([dense[:, i::3].sum(axis=1) for i in range(3)])

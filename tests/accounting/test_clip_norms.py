@@ -26,19 +26,29 @@ from fedmf.runs.statistics import QuantileClipping
 NORMS = (0.01, 0.3, 7.0)
 #: What a user may send: nothing, vectors shorter and longer than any norm, not a number.
 SENT = [
-    [0.0, 0.0], [1e-3, 0.0], [0.0, -0.2], [0.299999, 0.0], [0.2, 0.2], [-5.0, 5.0], [9.0, 0.0], [-9.0, 0.0],
-    [0.0, 1e30], [float("nan"), 1.0],
-]  # fmt: skip
+    [0.0, 0.0],
+    [1e-3, 0.0],
+    [0.0, -0.2],
+    [0.299999, 0.0],
+    [0.2, 0.2],
+    [-5.0, 5.0],
+    [9.0, 0.0],
+    [-9.0, 0.0],
+    [0.0, 1e30],
+    [float("nan"), 1.0],
+]
 
 
 def entries(rule: QuantileClipping, price: float) -> np.ndarray:
-    """(a·x/ζ, b·s) of one user, as the sums that runs use make it, for every norm and everything it may send.
+    """(a·x/ζ, b·s) of one user, as the sums that runs use make it, for every norm and everything it
+    may send.
 
     Args:
         rule: of the clip norm.
         price: 1 for a as the rule has it, 0 for a = 1.
     """
-    a, b = 1 / update_factor([rule]) if price else 1.0, 1 / rule.factor
+    a = 1 / update_factor([rule]) if price else 1.0
+    b = 1 / rule.factor
     rows = []
     for zeta, sent in itertools.product(NORMS, SENT):
         total = ClippedSum(2, zeta, statistics=[SIGNS])
@@ -48,7 +58,9 @@ def entries(rule: QuantileClipping, price: float) -> np.ndarray:
 
 
 def worst(C: np.ndarray, k: int, b: int, rows: np.ndarray, adjacency: Adjacency) -> float:
-    """The largest ‖C·D‖ per unit of the adjacency over patterns, norms of each round and a user's rows."""
+    """The largest ‖C·D‖ per unit of the adjacency over patterns, norms of each round and a user's
+    rows.
+    """
     if adjacency == "replace-one":
         differences = (rows[:, None] - rows[None]).reshape(-1, 3)
         largest = np.linalg.norm(differences, axis=1)
@@ -76,8 +88,10 @@ def test_no_choice_of_norms_and_updates_moves_the_release_by_more_than_the_sensi
     adjacency: Adjacency, case: int, share: float
 ) -> None:
     factorization, contract = CASES[case]
-    k, b = contract.max_participations, contract.min_separation
-    C, stated = factorization.materialize(), stated_sensitivity(factorization, contract)
+    k = contract.max_participations
+    b = contract.min_separation
+    C = factorization.materialize()
+    stated = stated_sensitivity(factorization, contract)
     rule = QuantileClipping(share=share)
     found = worst(C, k, b, entries(rule, price=1), adjacency)
     assert found <= stated.value * (1 + 1e-12)
@@ -89,7 +103,8 @@ def test_no_choice_of_norms_and_updates_moves_the_release_by_more_than_the_sensi
 @pytest.mark.parametrize("share", [1e-9, 0.3])
 def test_the_prices_are_rounded_in_the_safe_direction(share: float) -> None:
     rule = QuantileClipping(share=share)
-    a, b = Fraction(update_factor([rule])), Fraction(rule.factor)
+    a = Fraction(update_factor([rule]))
+    b = Fraction(rule.factor)
     assert 1 / a**2 + 1 / b**2 <= 1
     assert 1 / a**2 + 1 / b**2 >= 1 - Fraction(1, 10**12)
 
@@ -97,30 +112,39 @@ def test_the_prices_are_rounded_in_the_safe_direction(share: float) -> None:
 def losses(stale: bool) -> np.ndarray:
     """Privacy losses of a user who chooses its updates, under norms that follow what is released.
 
-    The user sends vectors of norm 10 or nothing, so as to spread the loss; the norm moves by a factor of 3
-    after each round, by the sign of what was released. ``stale``: noise of round t has the scale ζ_{t−1}.
+    The user sends vectors of norm 10 or nothing, so as to spread the loss; the norm moves by a
+    factor of 3 after each round, by the sign of what was released. ``stale``: noise of round t has
+    the scale ζ_{t−1}.
     """
     C = Toeplitz([1.0, 0.6], 6)
     contract = Participation(6, 3, 2)
-    sensitivity, dense = stated_sensitivity(C, contract).value, C.materialize()
+    sensitivity = stated_sensitivity(C, contract).value
+    dense = C.materialize()
     rng = np.random.default_rng(5)
     draws = 200_000
-    zeta, before = np.ones(draws), np.ones(draws)
-    sent, loss = np.zeros((draws, 6)), np.zeros(draws)
+    zeta = np.ones(draws)
+    before = np.ones(draws)
+    sent = np.zeros((draws, 6))
+    loss = np.zeros(draws)
     for t in range(6):
         scale = before if stale else zeta
         if t % 2 == 0:
             # x_t/ζ_t in units of the noise; the user stops where it has lost much already
             sent[:, t] = np.where(loss < 1.5, np.minimum(10.0, zeta) / scale, 0.0)
-        shift, noise = sent @ dense[t] / sensitivity, rng.standard_normal(draws)
+        shift = sent @ dense[t] / sensitivity
+        noise = rng.standard_normal(draws)
         loss += shift * noise + shift**2 / 2
-        before, zeta = zeta, zeta * np.where(shift + noise > 0, 3.0, 1 / 3.0)
+        before = zeta
+        zeta = zeta * np.where(shift + noise > 0, 3.0, 1 / 3.0)
     return loss
 
 
 def test_norms_that_follow_releases_cost_no_more_than_the_gaussian_mechanism() -> None:
-    """σ = 1: δ(ε) ≤ that of the Gaussian mechanism with μ = 1, for several ε, at false alarm 1e-6."""
-    right, stale = losses(stale=False), losses(stale=True)
+    """σ = 1: δ(ε) ≤ that of the Gaussian mechanism with μ = 1, for several ε, at false alarm
+    1e-6.
+    """
+    right = losses(stale=False)
+    stale = losses(stale=True)
     slack = math.sqrt(math.log(3e6) / (2 * len(right)))
     for epsilon in (0.25, 0.5, 1.0):
         allowed = gaussian_delta(1.0, epsilon)
@@ -129,7 +153,9 @@ def test_norms_that_follow_releases_cost_no_more_than_the_gaussian_mechanism() -
 
 
 def test_statistics_share_one_budget_and_none_goes_by_two_names() -> None:
-    """a² + Σ b_i² ≤ 1; nothing left for updates, one name twice, and what no theorem covers are rejected."""
+    """a² + Σ b_i² ≤ 1; nothing left for updates, one name twice, and what no theorem covers are
+    rejected.
+    """
     for shares in [(0.02, 0.3), (1e-9, 1 - 1e-6), (0.5, 0.49)]:
         both = [QuantileClipping(share=shares[0]), MeanNorm(share=shares[1])]
         check_statistics(both, amplified=False, paired=False)

@@ -1,4 +1,6 @@
-"""Rows of a comparison: order, processes, what is shown as it comes; the amplified search's draws."""
+"""Rows of a comparison: order, processes, what is shown as it comes; the amplified search's
+draws.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from fedmf.participation import Participation
 def test_the_noise_of_a_searched_mechanism_does_not_depend_on_the_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The final draws have other seeds than those of the search, and the noise is a function of C alone."""
+    """The final draws have other seeds than those of the search, and the noise is a function of C
+    alone.
+    """
     contract = Participation(24, 3, 8)
     seeds: list[tuple[str, tuple[int, ...]]] = []
     stage = "search"
@@ -49,5 +53,7 @@ def test_the_noise_of_a_searched_mechanism_does_not_depend_on_the_search(
     assert search
     assert last
     assert not search & last
-    alone = amplified_noise_of("balls-in-bins", mechanism.factorization, contract, 2.0, 1e-5, 0.02, 2**17)
+    alone = amplified_noise_of(
+        "balls-in-bins", mechanism.factorization, contract, 2.0, 1e-5, 0.02, 2**17
+    )
     assert alone == noise

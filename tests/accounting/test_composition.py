@@ -1,4 +1,6 @@
-"""Several independent releases joined by user, against covariances, integrals and simulated adversaries."""
+"""Several independent releases joined by user, against covariances, integrals and simulated
+adversaries.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,19 @@ TOLERANCE = 1e-9
 def costs(name: str, mu: dict[str, float], /, **changes: object) -> Costs:
     worst = max(mu.values(), default=0.0)
     said = {
-        "unit": "user", "adjacency": "zero-out", "noise_key": f"key of {name}",
-        "noise_key_public": False, "delta": DELTA, "mu": worst, "mu_spent": worst,
-        "epsilon": worst, "epsilon_spent": worst, "amplification": None,
-        "users_participated": len(mu), **changes,
-    }  # fmt: skip
+        "unit": "user",
+        "adjacency": "zero-out",
+        "noise_key": f"key of {name}",
+        "noise_key_public": False,
+        "delta": DELTA,
+        "mu": worst,
+        "mu_spent": worst,
+        "epsilon": worst,
+        "epsilon_spent": worst,
+        "amplification": None,
+        "users_participated": len(mu),
+        **changes,
+    }
     return Costs(name, said, Spent(list(mu), np.array([*mu.values()], dtype=np.float64)))
 
 
@@ -38,7 +48,8 @@ def shift(made: Factorization, pattern: tuple[int, ...]) -> float:
     return float(RunRelease(made).of_equal_length(np.array([pattern]))[0]) if pattern else 0.0
 
 
-FIRST, SECOND = (4, 2, 2), (5, 2, 3)
+FIRST = (4, 2, 2)
+SECOND = (5, 2, 3)
 STRATEGIES: dict[str, tuple[Factorization, Factorization]] = {
     "toeplitz, banded": (Toeplitz([1.0, 0.75, 0.5], 4), Toeplitz([1.0, 0.6], 5)),
     "toeplitz, dense": (
@@ -50,7 +61,9 @@ NOISE = (1.7, 0.9)
 
 
 def stacked(parts: list[tuple[np.ndarray, float]], one_key: bool = False) -> np.ndarray:
-    """Covariance of all sums that several runs release; with one key their z are equal, row by row."""
+    """Covariance of all sums that several runs release; with one key their z are equal, row by
+    row.
+    """
     sizes = [len(C) for C, _ in parts]
     blocks = [[np.zeros((n, m)) for m in sizes] for n in sizes]
     for (i, (C, noise)), (j, (D, other)) in itertools.product(enumerate(parts), repeat=2):
@@ -71,7 +84,9 @@ def test_every_pair_of_patterns_costs_what_the_stacked_release_gives(pair: str) 
         if p or q
     }
     joined = [
-        costs(name, {user: shift(made, one) / noise for user, one in zip(users, taken, strict=True)})
+        costs(
+            name, {user: shift(made, one) / noise for user, one in zip(users, taken, strict=True)}
+        )
         for name, made, noise, taken in (
             ("a", C, NOISE[0], [p for p, _ in users.values()]),
             ("b", D, NOISE[1], [q for _, q in users.values()]),
@@ -87,7 +102,8 @@ def test_every_pair_of_patterns_costs_what_the_stacked_release_gives(pair: str) 
 
 
 def test_signed_strategies_are_never_counted_too_low() -> None:
-    C, D = InverseToeplitz([1.0, 0.7, -0.3], 4), InverseToeplitz([1.0, -0.8], 5)
+    C = InverseToeplitz([1.0, 0.7, -0.3], 4)
+    D = InverseToeplitz([1.0, -0.8], 5)
     cov = stacked([(C.materialize(), 1.0), (D.materialize(), 1.0)])
     for p, q in itertools.product(patterns(*FIRST), patterns(*SECOND)):
         found = math.hypot(shift(C, p), shift(D, q))
@@ -95,9 +111,11 @@ def test_signed_strategies_are_never_counted_too_low() -> None:
 
 
 def test_one_key_twice_protects_nobody() -> None:
-    """Differences of the two releases hold no noise: the covariance has a direction with none, along which a
-    user's contribution shows. Such a pair is refused."""
-    C, D = Toeplitz([1.0, 0.75, 0.5], 4), Toeplitz([1.0, 0.6], 4)
+    """Differences of the two releases hold no noise: the covariance has a direction with none,
+    along which a user's contribution shows. Such a pair is refused.
+    """
+    C = Toeplitz([1.0, 0.75, 0.5], 4)
+    D = Toeplitz([1.0, 0.6], 4)
     cov = stacked([(C.materialize(), 1.0), (D.materialize(), 1.0)], one_key=True)
     values, vectors = np.linalg.eigh(cov)
     silent = vectors[:, values < 1e-12]
@@ -119,14 +137,18 @@ def test_figures_of_the_statement_are_those_of_the_users() -> None:
     assert (made["delta"], made["users_participated"], made["users_in_several"]) == (1e-6, 4, 2)
     assert made["mu_spent"] == pytest.approx(worst, rel=1e-12)
     assert made["epsilon_spent"] == pytest.approx(gaussian_epsilon(1 / worst, 1e-6), rel=1e-9)
-    assert made["epsilon_spent_quantiles"]["0.5"] == pytest.approx(gaussian_epsilon(1 / 0.3, 1e-6), rel=1e-9)
+    assert made["epsilon_spent_quantiles"]["0.5"] == pytest.approx(
+        gaussian_epsilon(1 / 0.3, 1e-6), rel=1e-9
+    )
     assert made["epsilon"] == pytest.approx(gaussian_epsilon(1 / worst, 1e-6), rel=1e-9)
     assert "(not private)" in made.render_text()
 
 
 def test_the_public_statement_of_several_tells_nothing_of_participation() -> None:
     made = [
-        compose([costs("a", spent, mu=2.0, epsilon=1.0), costs("b", {"bob": 1.5}, mu=1.5, epsilon=1.0)])
+        compose(
+            [costs("a", spent, mu=2.0, epsilon=1.0), costs("b", {"bob": 1.5}, mu=1.5, epsilon=1.0)]
+        )
         for spent in ({"ann": 0.5, "bob": 1.0}, {"joe": 0.1})
     ]
     assert made[0].public() == made[1].public()
@@ -139,12 +161,17 @@ def test_the_public_statement_of_several_tells_nothing_of_participation() -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"adjacency": "replace-one"}, "adjacency must be the same to account for several together; a has"),
+        (
+            {"adjacency": "replace-one"},
+            "adjacency must be the same to account for several together; a has",
+        ),
         ({"unit": "example"}, "unit must be the same"),
         ({"noise_key": "key of a"}, "noise keys must be different"),
     ],
 )
-def test_what_cannot_be_joined_is_refused_in_one_line(changes: dict[str, str], message: str) -> None:
+def test_what_cannot_be_joined_is_refused_in_one_line(
+    changes: dict[str, str], message: str
+) -> None:
     with pytest.raises(LedgerError, match=message) as refused:
         compose([costs("a", {"u": 1.0}), costs("b", {"u": 1.0}, **changes)])
     assert "\n" not in str(refused.value)

@@ -1,4 +1,6 @@
-"""Bounds without sampling against closed forms, quadrature, plain Monte Carlo and adaptive updates."""
+"""Bounds without sampling against closed forms, quadrature, plain Monte Carlo and adaptive
+updates.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def quadrature(gram: np.ndarray, noise: float, epsilon: float) -> tuple[float, f
     axis = np.linspace(-8.0, 8.0 + 1.5 * root.max(), {2: 601, 3: 81}[b])
     grid = np.stack(np.meshgrid(*[axis] * b, indexing="ij"), axis=-1).reshape(-1, b)
     log_q = -0.5 * (grid**2).sum(axis=1) - 0.5 * b * math.log(2 * math.pi)
-    losses = np.asarray(logsumexp(grid @ root.T - 0.5 * (root**2).sum(axis=1), axis=1)) - math.log(b)
+    losses = np.asarray(logsumexp(grid @ root.T - 0.5 * (root**2).sum(axis=1), axis=1)) - math.log(
+        b
+    )
     cell = float(np.ptp(axis[:2])) ** b
     remove = np.maximum(np.exp(log_q + losses) - np.exp(log_q + epsilon), 0.0)
     add = np.maximum(np.exp(log_q) - np.exp(log_q + epsilon + losses), 0.0)
@@ -50,7 +54,9 @@ def test_one_bin_is_the_gaussian_mechanism(mu: float, epsilon: float) -> None:
         bins = EqualBins(1, own * mu**2, common * mu**2)
         assert exact * (1 - 1e-9) <= bins.remove(epsilon, exact) <= 1.01 * exact
         # Where e^ε is large one grid has few points below e^(−ε).
-        assert exact * (1 - 1e-9) <= bins.add(epsilon) <= (1.01 if epsilon < 5 else 1.2) * exact + 1e-8
+        assert (
+            exact * (1 - 1e-9) <= bins.add(epsilon) <= (1.01 if epsilon < 5 else 1.2) * exact + 1e-8
+        )
 
 
 @pytest.mark.parametrize("name", GRAMS)
@@ -60,11 +66,14 @@ def test_bounds_lie_above_quadrature(name: str, noise: float, epsilon: float) ->
     overlaps = BinOverlaps.of_gram(gram)
     remove, add = quadrature(gram, noise, epsilon)
     covariances = overlaps.circular / noise**2
-    g, c = covariances[0], covariances[1:].max()
+    g = covariances[0]
+    c = covariances[1:].max()
     equal = EqualBins(len(gram), g - c, c)
     assert equal.remove(epsilon, remove) >= remove * (1 - QUADRATURE)
     assert equal.add(epsilon) >= add * (1 - QUADRATURE)
-    assert deterministic_delta(overlaps, noise, epsilon, remove) >= max(remove, add) * (1 - QUADRATURE)
+    assert deterministic_delta(overlaps, noise, epsilon, remove) >= max(remove, add) * (
+        1 - QUADRATURE
+    )
     if name == "two equal bins":
         assert equal.remove(epsilon, remove) <= 1.01 * remove
         assert equal.add(epsilon) <= 1.01 * add + 1e-8
@@ -85,12 +94,20 @@ def updates(kind: str, rng: np.random.Generator, past: np.ndarray, t: int) -> np
 @pytest.mark.parametrize("kind", ["alternating", "adaptive"])
 @pytest.mark.parametrize("signs", ["plus", "mixed"])
 def test_adaptive_updates_stay_below_the_bound(kind: str, signs: str) -> None:
-    """Plain Monte Carlo under Q with the likelihood ratio of what the user really does, any signs of C."""
-    n, b, noise, epsilon, draws = 6, 3, 1.6, 0.4, 40_000
+    """Plain Monte Carlo under Q with the likelihood ratio of what the user really does, any signs
+    of C.
+    """
+    n = 6
+    b = 3
+    noise = 1.6
+    epsilon = 0.4
+    draws = 40_000
     rng = np.random.default_rng([7, len(kind)])
     C = np.tril(rng.uniform(0.1, 0.6, (n, n))) + np.eye(n)
     if signs == "mixed":
-        C *= (-1.0) ** np.subtract.outer(np.arange(n), np.arange(n))  # alternating updates undo the signs
+        C *= (-1.0) ** np.subtract.outer(
+            np.arange(n), np.arange(n)
+        )  # alternating updates undo the signs
     overlaps = BinOverlaps.of(Dense(C), Participation(n, 2, b))
     outputs = noise * rng.standard_normal((draws, n, 2))
     # The user's vector depends on what was released, so each bin's shifts follow the same outputs.
@@ -99,21 +116,22 @@ def test_adaptive_updates_stay_below_the_bound(kind: str, signs: str) -> None:
     for j in range(b):
         joined = np.where(np.arange(n) % b == j, 1.0, 0.0)
         shifts = np.einsum("tu,u,kud->ktd", C, joined, vectors)
-        losses[:, j] = ((outputs * shifts).sum(axis=(1, 2)) - 0.5 * (shifts**2).sum(axis=(1, 2))) / noise**2
+        losses[:, j] = (
+            (outputs * shifts).sum(axis=(1, 2)) - 0.5 * (shifts**2).sum(axis=(1, 2))
+        ) / noise**2
     ratio = np.exp(np.asarray(logsumexp(losses, axis=1)) - math.log(b))
     assert abs(ratio.mean() - 1) < Z * ratio.std() / math.sqrt(draws)
     bound = deterministic_delta(overlaps, noise, epsilon, 0.1)
-    removed, added = (
-        np.maximum(ratio - math.exp(epsilon), 0.0),
-        np.maximum(1.0 - math.exp(epsilon) * ratio, 0.0),
-    )
+    removed = np.maximum(ratio - math.exp(epsilon), 0.0)
+    added = np.maximum(1.0 - math.exp(epsilon) * ratio, 0.0)
     for side in (removed, added):
         assert side.mean() - Z * side.std() / math.sqrt(draws) <= bound
     assert bound < gaussian_delta(noise / math.sqrt(overlaps.circular[0]), epsilon)
 
 
 def test_overlaps_are_upper_bounds_for_every_pair_of_bins() -> None:
-    C, contract = Toeplitz(np.array([1.0, 0.5, -0.25]), 10), Participation(10, 3, 4)
+    C = Toeplitz(np.array([1.0, 0.5, -0.25]), 10)
+    contract = Participation(10, 3, 4)
     means = np.stack([np.abs(C.columns(np.arange(j, 10, 4))).sum(axis=1) for j in range(4)])
     overlaps = BinOverlaps.of(C, contract)
     apart = np.abs(np.subtract.outer(np.arange(4), np.arange(4)))

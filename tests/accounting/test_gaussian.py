@@ -1,4 +1,6 @@
-"""ε, δ and σ of the Gaussian mechanism against high-precision arithmetic and the dp_accounting library."""
+"""ε, δ and σ of the Gaussian mechanism against high-precision arithmetic and the dp_accounting
+library.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ GRID = tuple(itertools.product(EPSILONS, DELTAS))
 
 def exact_delta(sigma: float, epsilon: float) -> mpmath.mpf:
     with mpmath.workdps(60):
-        mu, loss = 1 / mpmath.mpf(sigma), mpmath.mpf(epsilon)
+        mu = 1 / mpmath.mpf(sigma)
+        loss = mpmath.mpf(epsilon)
         return mpmath.ncdf(mu / 2 - loss / mu) - mpmath.exp(loss) * mpmath.ncdf(-mu / 2 - loss / mu)
 
 
@@ -59,10 +62,14 @@ def test_epsilon_is_exact_and_rounded_up(epsilon, delta):
 def test_delta_matches_high_precision():
     for epsilon, delta in GRID:
         sigma = gaussian_sigma(epsilon, delta)
-        assert gaussian_delta(sigma, epsilon) == pytest.approx(float(exact_delta(sigma, epsilon)), rel=1e-10)
+        assert gaussian_delta(sigma, epsilon) == pytest.approx(
+            float(exact_delta(sigma, epsilon)), rel=1e-10
+        )
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-5), (8.0, 1e-5), (30.0, 1e-10)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-5), (8.0, 1e-5), (30.0, 1e-10)]
+)
 def test_matches_dp_accounting(epsilon, delta):
     sigma = gaussian_sigma(epsilon, delta)
     assert sigma == pytest.approx(dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-9)
@@ -100,7 +107,9 @@ def test_refuses_bad_epsilon_and_sigma():
 
 def test_certification_refuses_when_accountants_disagree(monkeypatch):
     monkeypatch.setenv("FEDMF_CACHE", "off")  # what was said before is kept
-    monkeypatch.setattr(dp_accounting, "get_epsilon_gaussian", lambda sigma, delta: 8.0 * (1 + 1e-5))
+    monkeypatch.setattr(
+        dp_accounting, "get_epsilon_gaussian", lambda sigma, delta: 8.0 * (1 + 1e-5)
+    )
     monkeypatch.setattr(dp_accounting, "get_sigma_gaussian", lambda epsilon, delta: math.nan)
     with pytest.raises(RuntimeError, match="accountants disagree"):
         certified_epsilon(gaussian_sigma(8.0, 1e-5), 1e-5)
@@ -110,7 +119,9 @@ def test_certification_refuses_when_accountants_disagree(monkeypatch):
 
 def test_certification_takes_the_larger(monkeypatch):
     monkeypatch.setenv("FEDMF_CACHE", "off")
-    monkeypatch.setattr(dp_accounting, "get_epsilon_gaussian", lambda sigma, delta: 8.0 * (1 + 1e-7))
+    monkeypatch.setattr(
+        dp_accounting, "get_epsilon_gaussian", lambda sigma, delta: 8.0 * (1 + 1e-7)
+    )
     assert certified_epsilon(gaussian_sigma(8.0, 1e-5), 1e-5) == 8.0 * (1 + 1e-7)
 
 
@@ -122,7 +133,9 @@ def test_a_very_large_epsilon_is_certified_without_a_warning() -> None:
 def test_what_the_other_accountant_said_is_kept_and_can_only_raise_a_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kept number is compared like one that is computed, and is none of another question or version."""
+    """A kept number is compared like one that is computed, and is none of another question or
+    version.
+    """
     monkeypatch.setenv("FEDMF_CACHE", str(tmp_path))
     asked = list[tuple[float, ...]]()
 

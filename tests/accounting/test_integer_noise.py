@@ -35,7 +35,9 @@ def excess(last: np.ndarray, epsilon: float) -> float:
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 @pytest.mark.parametrize("ratio", RATIOS)
-def test_a_user_more_or_less_stays_within_the_budget(epsilon: float, delta: float, ratio: float) -> None:
+def test_a_user_more_or_less_stays_within_the_budget(
+    epsilon: float, delta: float, ratio: float
+) -> None:
     """Integers move the world with the user; it may be the first or the last of the chain."""
     within = ideal_budget(epsilon, delta, "zero-out", ratio)
     assert excess(ideal(moved(EVENTS, ratio), *within), epsilon) <= delta
@@ -44,7 +46,9 @@ def test_a_user_more_or_less_stays_within_the_budget(epsilon: float, delta: floa
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 @pytest.mark.parametrize("ratio", [1e-7, 1e-4])
-def test_two_worlds_with_users_stay_within_the_budget(epsilon: float, delta: float, ratio: float) -> None:
+def test_two_worlds_with_users_stay_within_the_budget(
+    epsilon: float, delta: float, ratio: float
+) -> None:
     """Integers move both worlds; the budget for one alone is too large."""
     within = ideal_budget(epsilon, delta, "replace-one", ratio)
     assert excess(moved(ideal(moved(EVENTS, ratio), *within), ratio), epsilon) <= delta
@@ -53,8 +57,12 @@ def test_two_worlds_with_users_stay_within_the_budget(epsilon: float, delta: flo
 
 
 def test_the_budget_leaves_room_that_is_needed() -> None:
-    """Without it a chain exceeds δ; and hardly more is taken than W/τ times a few standard deviations."""
-    epsilon, delta, ratio = 2.0, 1e-6, 1e-2
+    """Without it a chain exceeds δ; and hardly more is taken than W/τ times a few standard
+    deviations.
+    """
+    epsilon = 2.0
+    delta = 1e-6
+    ratio = 1e-2
     assert excess(ideal(moved(EVENTS, ratio), epsilon, delta), epsilon) > 1.001 * delta
     left, ideal_delta = ideal_budget(epsilon, delta, "zero-out", ratio)
     assert epsilon - left < 8 * ratio
@@ -90,8 +98,12 @@ def test_the_formulas_hold_for_distributions_on_three_points() -> None:
 
 
 def test_one_direction_alone_is_not_enough() -> None:
-    """Two points: (ε + ε₁, e^ε₁·δ + δ₁) fails where the world without the user is the likelier one."""
-    epsilon, delta, ratio = 1.0, 1e-6, 1e-3
+    """Two points: (ε + ε₁, e^ε₁·δ + δ₁) fails where the world without the user is the likelier
+    one.
+    """
+    epsilon = 1.0
+    delta = 1e-6
+    ratio = 1e-3
     epsilon_1 = 2.5 * ratio
     delta_1 = gaussian_delta(1 / ratio, epsilon_1)
     released = float(norm.cdf(-epsilon_1 / ratio - ratio / 2))

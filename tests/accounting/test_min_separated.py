@@ -27,7 +27,9 @@ Z = 5.2
 
 
 def enumerated(n: int, s: int, q: float) -> dict[tuple[int, ...], float]:
-    """Probability of each pattern, by running the sampler's definition from its stationary state."""
+    """Probability of each pattern, by running the sampler's definition from its stationary
+    state.
+    """
     total = 1 + (s - 1) * q
     law: dict[tuple[int, ...], float] = {}
     # The start: blocked for the first j rounds.
@@ -39,7 +41,10 @@ def enumerated(n: int, s: int, q: float) -> dict[tuple[int, ...], float]:
                 options = (
                     [(open_from, pattern, weight)]
                     if t < open_from
-                    else [(open_from, pattern, weight * (1 - q)), (t + s, (*pattern, t), weight * q)]
+                    else [
+                        (open_from, pattern, weight * (1 - q)),
+                        (t + s, (*pattern, t), weight * q),
+                    ]
                 )
                 for new_open, new_pattern, new_weight in options:
                     key = (new_open, new_pattern)
@@ -56,7 +61,8 @@ CASE = MinSeparatedPair.of(bsr(2, 5), 2, 2 / 3)
 def test_the_recursion_agrees_with_enumeration():
     law = enumerated(5, CASE.law.separation, CASE.law.probability)
     dense = bsr(2, 5).materialize()
-    y, noise = np.random.default_rng(0).normal(size=(5, 7)), 0.7
+    y = np.random.default_rng(0).normal(size=(5, 7))
+    noise = 0.7
     terms = []
     for pattern, weight in law.items():
         if weight > 0:
@@ -74,7 +80,8 @@ def _loss(dense, law, y, noise):
 
 
 def test_patterns_are_drawn_by_their_probabilities():
-    law, count = enumerated(5, 2, 0.4), 40_000
+    law = enumerated(5, 2, 0.4)
+    count = 40_000
     drawn = SeparatedLaw(np.ones((2, 5)), 2, 0.4).patterns(np.random.default_rng(2), count)
     for pattern, weight in law.items():
         wanted = np.zeros(5, dtype=bool)
@@ -88,8 +95,11 @@ def test_patterns_are_drawn_by_their_probabilities():
 )
 def test_pairs_are_drawn_by_their_probabilities(n, bands, s, q):
     """Z₂ and every pair's share of it against enumeration of all pairs of patterns."""
-    strategy, noise, count = bsr(bands, n), 1.1, 40_000
-    law, dense = enumerated(n, s, q), strategy.materialize()
+    strategy = bsr(bands, n)
+    noise = 1.1
+    count = 40_000
+    law = enumerated(n, s, q)
+    dense = strategy.materialize()
     found = AttractedPairs.of(MinSeparatedPair.of(strategy, s, q).law, noise)
     sums = {pattern: dense[:, list(pattern)].sum(axis=1) / noise for pattern in law}
     weights = {
@@ -103,7 +113,8 @@ def test_pairs_are_drawn_by_their_probabilities(n, bands, s, q):
         codes = [sum(128 >> t for t in pattern) for pattern in (first, second)]
         seen = ((drawn[0] == codes[0]) & (drawn[1] == codes[1])).mean()
         share = weight / total
-        # Six standard errors and one draw: pairs that are expected less than once are seen twice at times.
+        # Six standard errors and one draw: pairs that are expected less than once are seen twice at
+        # times.
         assert abs(seen - share) < 6 * math.sqrt(share * (1 - share) / count) + 4 / count
 
 
@@ -134,9 +145,13 @@ def quadrature(means: np.ndarray, weights: np.ndarray, epsilon: float) -> tuple[
 
 
 def small(separation: int, probability: float) -> tuple[MinSeparatedPair, np.ndarray, np.ndarray]:
-    """Three rounds of a two-banded strategy; means and weights of all patterns, from the definition."""
+    """Three rounds of a two-banded strategy; means and weights of all patterns, from the
+    definition.
+    """
     strategy = bsr(2, 3)
-    dense, q, s = strategy.materialize(), probability, separation
+    dense = strategy.materialize()
+    q = probability
+    s = separation
     law: dict[tuple[int, ...], float] = {}
 
     def follow(t: int, rounds: tuple[int, ...], weight: float) -> None:
@@ -155,19 +170,26 @@ def small(separation: int, probability: float) -> tuple[MinSeparatedPair, np.nda
 @pytest.mark.parametrize(
     ("s", "q", "noise", "epsilon"), [(2, 0.3, 1.0, 1.0), (3, 0.6, 2.5, 0.2), (2, 1.0, 1.0, 2.0)]
 )
-def test_limits_lie_above_quadrature_and_near_it(s: int, q: float, noise: float, epsilon: float) -> None:
+def test_limits_lie_above_quadrature_and_near_it(
+    s: int, q: float, noise: float, epsilon: float
+) -> None:
     pair, means, weights = small(s, q)
     removed, added = quadrature(means / noise, weights, epsilon)
     exact = max(removed, added)
     limit = upper_limit(pair, noise, epsilon, 1e-9, 2**13, seed=1)
-    assert 0.995 * exact < limit < 1.35 * exact  # halving the cells moves the sum by less than 0.5 %
+    assert (
+        0.995 * exact < limit < 1.35 * exact
+    )  # halving the cells moves the sum by less than 0.5 %
     found = SeparatedRemoveProposal.of(pair.law, noise, epsilon)
     for order in (2, 4, 6):
         pairs = AttractedPairs.of(pair.law, noise, order - 1.0)
         proposal = dataclasses.replace(found, order=order, pairs=pairs)
         draws = proposal.draw(np.random.default_rng(order), 2**15)
         values = contributions(pair, draws, noise, epsilon, "remove")
-        assert abs(values.mean() - removed) < Z * values.std() / math.sqrt(values.size) + 2e-3 * removed
+        assert (
+            abs(values.mean() - removed)
+            < Z * values.std() / math.sqrt(values.size) + 2e-3 * removed
+        )
         assert values.max() <= math.exp(proposal.log_bound) * (1 + 1e-9)
 
 

@@ -16,10 +16,13 @@ from fedmf.accounting.monte_carlo import convex_add_limit, mean_upper_limit
 def test_the_limit_covers(kind):
     """1000 experiments at β = 0.05; false alarm 1e-6 from the quantile of Bin(1000, 0.05).
 
-    Of 360 draws none is 1 with probability 0.34 or 0.11 in the rare cases: nearest to Markov's inequality, so
-    a limit that aims at β^0.3 = 0.41 or β^0.7 = 0.12 fails there.
+    Of 360 draws none is 1 with probability 0.34 or 0.11 in the rare cases: nearest to Markov's
+    inequality, so a limit that aims at β^0.3 = 0.41 or β^0.7 = 0.12 fails there.
     """
-    rng, failures, experiments, size = np.random.default_rng(5), 0, 1000, 400
+    rng = np.random.default_rng(5)
+    failures = 0
+    experiments = 1000
+    size = 400
     draw = {
         "rarer": lambda: (rng.random(size) < 0.003).astype(float),
         "rare": lambda: (rng.random(size) < 0.006).astype(float),
@@ -50,8 +53,12 @@ def test_the_convex_limit_of_a_linear_loss_is_near_the_gaussian_closed_form(
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 0.8])
-def test_the_convex_limit_holds_for_a_loss_with_a_kink_and_a_threshold_in_its_bulk(epsilon: float) -> None:
-    """L = 2(|z| − 1): to the right of x₁ a line lies below the concave H, so x₁ must not be below −ε."""
+def test_the_convex_limit_holds_for_a_loss_with_a_kink_and_a_threshold_in_its_bulk(
+    epsilon: float,
+) -> None:
+    """L = 2(|z| − 1): to the right of x₁ a line lies below the concave H, so x₁ must not be below
+    −ε.
+    """
     losses = 2.0 * (np.abs(np.random.default_rng(4).standard_normal(2**15)) - 1.0)
     z = np.linspace(-8.0, 8.0, 32_001)
     payoff = np.maximum(-np.expm1(epsilon + 2.0 * (np.abs(z) - 1.0)), 0.0)
@@ -62,9 +69,12 @@ def test_the_convex_limit_holds_for_a_loss_with_a_kink_and_a_threshold_in_its_bu
 @pytest.mark.weekly
 def test_the_convex_limit_covers() -> None:
     """500 experiments at β = 0.1 on the linear loss, where H is a line; false alarm 1e-6."""
-    rng, mu, epsilon = np.random.default_rng(5), 0.3, 0.8
+    rng = np.random.default_rng(5)
+    mu = 0.3
+    epsilon = 0.8
     exact = gaussian_delta(1 / mu, epsilon)
     failures = sum(
-        convex_add_limit(mu * rng.standard_normal(2000) - mu**2 / 2, epsilon, 0.1) < exact for _ in range(500)
+        convex_add_limit(mu * rng.standard_normal(2000) - mu**2 / 2, epsilon, 0.1) < exact
+        for _ in range(500)
     )
     assert failures <= binom.isf(1e-6, 500, 0.1)

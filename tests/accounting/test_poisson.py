@@ -28,7 +28,9 @@ def one_step(sigma: float, q: float, epsilon: float) -> float:
     return max(float(np.maximum(side, 0.0).sum() * step) for side in sides)
 
 
-@pytest.mark.parametrize(("sigma", "q", "epsilon"), [(0.7, 0.1, 1.0), (1.5, 0.3, 0.2), (0.5, 0.9, 3.0)])
+@pytest.mark.parametrize(
+    ("sigma", "q", "epsilon"), [(0.7, 0.1, 1.0), (1.5, 0.3, 0.2), (0.5, 0.9, 3.0)]
+)
 def test_one_step_agrees_with_numerical_integration(sigma, q, epsilon):
     exact = one_step(sigma, q, epsilon)
     found = poisson_delta(sigma, q, 1, epsilon)
@@ -64,4 +66,6 @@ def test_cyclic_poisson_is_poisson_over_a_groups_turns():
     """bsr with p = 4 and n = 26: 7 turns with probability 4·3/26, times the largest column norm."""
     found = amplified_noise_of("cyclic-poisson", bsr(4, 26), Participation(26, 3, 8), 2.0, 1e-5)
     longest = np.linalg.norm(bsr(4, 26).materialize(), axis=0).max()
-    assert found.noise_std == pytest.approx(longest * poisson_noise_multiplier(2.0, 1e-5, 12 / 26, 7))
+    assert found.noise_std == pytest.approx(
+        longest * poisson_noise_multiplier(2.0, 1e-5, 12 / 26, 7)
+    )

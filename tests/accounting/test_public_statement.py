@@ -52,14 +52,21 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("kind", HEADERS)
-def test_ledgers_that_differ_in_participation_alone_publish_the_same(tmp_path: Path, kind: str) -> None:
+def test_ledgers_that_differ_in_participation_alone_publish_the_same(
+    tmp_path: Path, kind: str
+) -> None:
     header = HEADERS[kind]()
     shown, text, busy = published(tmp_path / "busy", header, BUSY)
     other, other_text, idle = published(tmp_path / "idle", header, IDLE)
     assert (shown, text) == (other, other_text)
     differing = {name for name, value in busy.to_dict().items() if value != idle.to_dict()[name]}
     assert differing <= set(OPERATORS)
-    assert {"epsilon_spent", "users_participated", "mu_spent", "actual_max_participations"} <= differing
+    assert {
+        "epsilon_spent",
+        "users_participated",
+        "mu_spent",
+        "actual_max_participations",
+    } <= differing
     assert busy.to_dict()["not_private"] == list(OPERATORS)
     for content in (shown.to_json(), text):
         for word in ("spent", "not private", "7f3"):

@@ -27,7 +27,9 @@ Z = 5.2
 
 @pytest.mark.weekly
 def test_a_small_epsilon_is_certified_close_to_the_central_estimate() -> None:
-    """One user in 64 rounds at ε = ½, where a limit from pairs of patterns alone would not come near."""
+    """One user in 64 rounds at ε = ½, where a limit from pairs of patterns alone would not come
+    near.
+    """
     pair = MinSeparatedPair.of(bsr(4, 64), 4, 1 / 13)
     noise, limit = certified_noise(pair, 0.5, 1e-5, samples=2**14)
     found = estimate(pair, noise, 0.5, 0.02, 2**15)
@@ -42,10 +44,13 @@ def test_a_replaced_user_costs_at_most_the_zero_out_budget(mu: float) -> None:
     axis = np.arange(-8.0, 8.0, 0.02)
     x, y = np.meshgrid(axis, axis, indexing="ij")
     normal = np.exp(-(x**2 + y**2) / 2) * 0.02**2 / (2 * math.pi)
-    P, P_other = (normal * (np.exp(u * x - u**2 / 2) + np.exp(u * y - u**2 / 2)) / 2 for u in (mu, -mu))
+    P, P_other = (
+        normal * (np.exp(u * x - u**2 / 2) + np.exp(u * y - u**2 / 2)) / 2 for u in (mu, -mu)
+    )
     for delta in (1e-2, 1e-4):
         # The least ε for which (ε', δ') of the budget holds under zero-out.
-        low, high = 0.0, 40.0
+        low = 0.0
+        high = 40.0
         for _ in range(40):
             middle = (low + high) / 2
             half, share = zero_out_budget("replace-one", middle, delta)
@@ -60,8 +65,12 @@ def test_a_replaced_user_costs_at_most_the_zero_out_budget(mu: float) -> None:
 
 
 def test_a_claim_is_refused_however_far_too_small_its_noise_is() -> None:
-    """Where noise is much too small, weighted draws miss where the loss is large and say next to nothing."""
-    law, C, delta = CohortLaw("b-min-sep", Participation(64, 4, 16), 1 / 50), bsr(4, 64), 1e-5
+    """Where noise is much too small, weighted draws miss where the loss is large and say next to
+    nothing.
+    """
+    law = CohortLaw("b-min-sep", Participation(64, 4, 16), 1 / 50)
+    C = bsr(4, 64)
+    delta = 1e-5
     claim = RunAmplification("b-min-sep", 1 / 50, "certified", 0.01 * delta, 0.99 * delta, 3)
     enough = 1.04
     check_run(claim, law, C, enough, "zero-out", 2.0, delta)

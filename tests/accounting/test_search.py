@@ -17,7 +17,10 @@ from fedmf.cli.app import run
             ["bsr", "--bands", "8", "--workload", "window:3", "--sampling", "balls-in-bins"],
             "no negative entries",
         ),
-        (["bsr", "--sampling", "balls-in-bins", "--memory-vectors", "3"], "no limit on memory_vectors"),
+        (
+            ["bsr", "--sampling", "balls-in-bins", "--memory-vectors", "3"],
+            "no limit on memory_vectors",
+        ),
     ],
 )
 def test_design_refuses_what_the_accountants_do_not_cover(

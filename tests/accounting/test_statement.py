@@ -40,7 +40,9 @@ def test_whole_run(path, adjacency):
     header = make_header(adjacency=adjacency)
     record(path, header, [["a", "b"], ["c"], [], ["a"], ["c"], []])
     found = read(path).to_dict()
-    assert found["epsilon"] == pytest.approx(dp_accounting.get_epsilon_gaussian(0.7, DELTA), rel=1e-9)
+    assert found["epsilon"] == pytest.approx(
+        dp_accounting.get_epsilon_gaussian(0.7, DELTA), rel=1e-9
+    )
     assert found["epsilon_so_far"] is None
     assert found["epsilon_spent"] == pytest.approx(epsilon_of([0, 3], 6, header), rel=1e-9)
     assert found["epsilon_spent"] == pytest.approx(found["epsilon"], rel=1e-9)

@@ -25,7 +25,9 @@ IDS = ["007", "NA", 'quo"te', "com,ma", "=1+1", "new\nline", "ünï", " ", "null
 
 
 def recorded(path: Path, released: int = 40, users: int = 300, **changes: Any) -> RunHeader:
-    """A ledger of random histories that keep the contract; a user's history may occur many times."""
+    """A ledger of random histories that keep the contract; a user's history may occur many
+    times.
+    """
     header = make_header(CONTRACT, FACTORIZATION, 20, users=users + 5, **changes)
     rng = np.random.default_rng(5)
     cohorts: list[list[str]] = [[] for _ in range(released)]
@@ -41,11 +43,14 @@ def recorded(path: Path, released: int = 40, users: int = 300, **changes: Any) -
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("released", [40, 17])
-def test_each_user_gets_what_its_own_rounds_cost(adjacency: str, released: int, tmp_path: Path) -> None:
+def test_each_user_gets_what_its_own_rounds_cost(
+    adjacency: str, released: int, tmp_path: Path
+) -> None:
     """From the dense matrix and the absolute noise, user by user."""
     header = recorded(tmp_path / "ledger", released, adjacency=adjacency)
     factor = {"zero-out": 1, "replace-one": 2}[adjacency]
-    plan, clip_norm = header.plan, header.plan.clip_norm
+    plan = header.plan
+    clip_norm = header.plan.clip_norm
     movement = clip_norm * plan.rounding.movement
     dense = FACTORIZATION.materialize()[:released]
     with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:

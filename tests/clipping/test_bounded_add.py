@@ -1,4 +1,6 @@
-"""The one door: whatever engines hand it, one user moves the sums by one user's worth, in exact integers."""
+"""The one door: whatever engines hand it, one user moves the sums by one user's worth, in exact
+integers.
+"""
 
 from __future__ import annotations
 
@@ -55,21 +57,31 @@ UNITS = [(31, 31), (31, 40), (20, 31), (9, 9)]
 def test_a_user_adds_at_most_its_worth_or_nothing(
     dtype: type[np.floating], dimension: int, bits: int, feature_bits: int
 ) -> None:
-    """Rows of every scale, NaN and infinity among them, times factors that are right, nearly so, or wrong."""
-    unit, limit = 2**bits, square_limit(dimension, bits)
+    """Rows of every scale, NaN and infinity among them, times factors that are right, nearly so, or
+    wrong.
+    """
+    unit = 2**bits
+    limit = square_limit(dimension, bits)
     shift = 2 * bits - feature_bits
-    rng, seen = np.random.default_rng(dimension), {True: 0, False: 0}
+    rng = np.random.default_rng(dimension)
+    seen = {True: 0, False: 0}
     lowest, highest = (-44, 38) if dtype is np.float32 else (-90, 90)
     for turn in range(600):
         row = (rng.standard_normal(dimension) * 10.0 ** rng.uniform(lowest, highest)).astype(dtype)
         norm = float(np.linalg.norm(row.astype(np.float64))) or 1.0
-        factor = unit / norm * 10.0 ** rng.choice([0.0, -1e-9, 1e-9, -3.0, 3.0, 200.0]) * rng.choice([-1, 1])
+        factor = (
+            unit
+            / norm
+            * 10.0 ** rng.choice([0.0, -1e-9, 1e-9, -3.0, 3.0, 200.0])
+            * rng.choice([-1, 1])
+        )
         if turn % 9 == 0:
             row[rng.integers(dimension)] = rng.choice([math.nan, math.inf, -math.inf])
         if turn % 31 == 0:
             factor = rng.choice([math.nan, math.inf, 0.0])
         sizes = [1] * dimension if turn % 2 else [dimension]
-        into, before = empty(dimension, sizes), empty(dimension, sizes)
+        into = empty(dimension, sizes)
+        before = empty(dimension, sizes)
         origin = row[::-1].copy() if turn % 5 == 0 else np.zeros(0, dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             change = row - origin if origin.size else row
@@ -79,7 +91,9 @@ def test_a_user_adds_at_most_its_worth_or_nothing(
         seen[square >= 0] += 1
         if square < 0:
             assert all(np.array_equal(x, y) for x, y in zip(into, before, strict=True))
-            fits = np.isfinite(scaled).all() and exact([int(n) for n in scaled]) <= unit**2 * (1 - 1e-12)
+            fits = np.isfinite(scaled).all() and exact([int(n) for n in scaled]) <= unit**2 * (
+                1 - 1e-12
+            )
             assert not fits
             continue
         integers = (into[0] - before[0]).tolist()
@@ -93,10 +107,12 @@ def test_a_user_adds_at_most_its_worth_or_nothing(
 @pytest.mark.parametrize("dimension", [1, 64])
 def test_the_limit_is_where_it_must_be(dimension: int) -> None:
     """Equal entries: the largest that are let in have Σ n² ≤ 2⁶², and hardly less."""
-    low, high = 0, 2 * UNIT
+    low = 0
+    high = 2 * UNIT
     while high - low > 1:
         middle = (low + high) // 2
-        one, none = np.ones(dimension, np.float32), np.zeros(0, np.float32)
+        one = np.ones(dimension, np.float32)
+        none = np.zeros(0, np.float32)
         total, second, ends = empty(dimension, [dimension])
         limit = square_limit(dimension, FRACTION_BITS)
         square = add_bounded(one, none, float(middle), limit, total, second, FRACTION_BITS, ends)
@@ -123,12 +139,17 @@ def moments(dimension: int) -> dict[str, tuple[SecondMoment, list[int]]]:
     }
 
 
-@pytest.mark.parametrize(("engine", "moment"), list(zip(ENGINES, ("squares", "blocks") * 2, strict=True)))
+@pytest.mark.parametrize(
+    ("engine", "moment"), list(zip(ENGINES, ("squares", "blocks") * 2, strict=True))
+)
 def test_second_moments_are_those_of_each_users_integers(engine: str, moment: str) -> None:
-    """By brute force, from what the user alone adds; on dac8802 they were 0 wherever a program trained."""
+    """By brute force, from what the user alone adds; on dac8802 they were 0 wherever a program
+    trained.
+    """
     trainer, task, users = digits(engine)
     form, sizes = moments(task.model.dimension)[moment]
-    expected, origin = np.zeros(len(sizes), np.int64), task.model.initial()
+    expected = np.zeros(len(sizes), np.int64)
+    origin = task.model.initial()
     whole = SumSpec(form.dimension, 0.05, form).empty()
     assert trainer.add_updates(origin, users[:6], 0, whole) == []
     for user in users[:6]:
@@ -145,7 +166,9 @@ class Mistaken:
     """Makes a trainer add what no clipped update has, for one user, as long as it is told to."""
 
     def __init__(self, user: str, engines: set[str]) -> None:
-        self.user, self.engines, self.true = user, engines, LocalTrainer.add_updates
+        self.user = user
+        self.engines = engines
+        self.true = LocalTrainer.add_updates
 
     def __call__(self, trainer, parameters, users, t, total):  # type: ignore[no-untyped-def]
         failures = self.true(trainer, parameters, users, t, total)
@@ -161,7 +184,8 @@ def test_a_bad_slice_is_made_again_on_the_reference_path(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer, task, users = digits("without weights")
-    sums, origin = SumSpec(task.model.dimension, 0.05), task.model.initial()
+    sums = SumSpec(task.model.dimension, 0.05)
+    origin = task.model.initial()
     right = sums.empty()
     trainer.reference().add_updates(origin, users, 0, right)
     Mistaken(users[2], {"auto"}).install(monkeypatch)

@@ -1,4 +1,6 @@
-"""No user adds more than the clip norm: drawn models, rules and examples of every scale, judged exactly."""
+"""No user adds more than the clip norm: drawn models, rules and examples of every scale, judged
+exactly.
+"""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +17,9 @@ from fedmf.training import LocalSGD, LocalTrainer, Task, classification
 
 #: ζ² in the units of the sum.
 LIMIT = 1 << 62
-CLASSES, USERS, MOST_EXAMPLES = 3, 48, 8
+CLASSES = 3
+USERS = 48
+MOST_EXAMPLES = 8
 
 
 class Own(nn.Module):
@@ -31,7 +35,8 @@ class Own(nn.Module):
 
 def module_of(kind: str, rng: np.random.Generator) -> tuple[nn.Module, tuple[int, ...]]:
     """A model, and the shape of its examples."""
-    inputs, hidden = int(rng.integers(2, 50)), int(rng.integers(3, 20))
+    inputs = int(rng.integers(2, 50))
+    hidden = int(rng.integers(3, 20))
     if kind == "own":
         return Own(inputs), (inputs,)
     if kind == "convolution":
@@ -47,7 +52,9 @@ def module_of(kind: str, rng: np.random.Generator) -> tuple[nn.Module, tuple[int
     module = nn.Sequential(*dense, nn.Linear(hidden, CLASSES))
     if kind == "dense":
         return module, (inputs,)
-    adapted = with_lora(module, int(rng.integers(1, 8)), float(10.0 ** rng.uniform(-1, 2)), ["1", "3"])
+    adapted = with_lora(
+        module, int(rng.integers(1, 8)), float(10.0 ** rng.uniform(-1, 2)), ["1", "3"]
+    )
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name and rng.integers(3):
             nn.init.normal_(parameter, std=float(10.0 ** rng.uniform(-3, 1)))
@@ -57,9 +64,11 @@ def module_of(kind: str, rng: np.random.Generator) -> tuple[nn.Module, tuple[int
 def examples(rng: np.random.Generator, sizes: np.ndarray, shape: tuple[int, ...]) -> Tensor:
     """Rows of a scale that each user has: most are ordinary, others lie at the edges of float32.
 
-    Some rows are sparse, some cancel the one before, some come in pairs whose product is just beyond float32.
+    Some rows are sparse, some cancel the one before, some come in pairs whose product is just
+    beyond float32.
     """
-    users, m = np.repeat(np.arange(sizes.size), sizes), sizes.size
+    users = np.repeat(np.arange(sizes.size), sizes)
+    m = sizes.size
     rows = rng.standard_normal((users.size, int(np.prod(shape))))
     edges = rng.uniform((-44, 10, 36.5, 18), (38.5, 38.5, 38.5, 23), (m, 4))
     edges = edges[np.arange(m), rng.integers(4, size=m)]
@@ -84,29 +93,39 @@ def drawn(kind: str, engine: str, rng: np.random.Generator) -> tuple[Task, Local
     ids = tuple(f"u{u}" for u in range(USERS))
     data = InMemoryDataset(features, labels, owned, ids, features[:2], labels[:2], CLASSES)
     local = LocalSGD(
-        epochs=int(rng.integers(1, 4)), batch_size=int(rng.integers(1, MOST_EXAMPLES + 1)),
-        learning_rate=float(10.0 ** rng.uniform(-3, 1)), momentum=float(rng.choice([0.0, 0.9])),
-        proximal=float(rng.choice([0.0, 0.1])), engine=engine,
-    )  # fmt: skip
+        epochs=int(rng.integers(1, 4)),
+        batch_size=int(rng.integers(1, MOST_EXAMPLES + 1)),
+        learning_rate=float(10.0 ** rng.uniform(-3, 1)),
+        momentum=float(rng.choice([0.0, 0.9])),
+        proximal=float(rng.choice([0.0, 0.1])),
+        engine=engine,
+    )
     return classification(data, module), local
 
 
 def clip_norm(trainer: LocalTrainer, rng: np.random.Generator) -> float:
     """ζ, three of four times below what most updates have."""
-    updates = trainer.updates(trainer.task.model.initial(), trainer.task.dataset.user_ids, 0).double()
+    updates = trainer.updates(
+        trainer.task.model.initial(), trainer.task.dataset.user_ids, 0
+    ).double()
     norms = torch.linalg.vector_norm(updates, dim=1)
     norms = norms[(norms > 0) & torch.isfinite(norms)]
     scale = float(norms.quantile(0.2).log10()) if len(norms) else 0.0
-    return float(10.0 ** rng.uniform(-36.0, 36.0 if rng.integers(4) == 0 else min(max(scale, -36.0), 36.0)))
+    return float(
+        10.0 ** rng.uniform(-36.0, 36.0 if rng.integers(4) == 0 else min(max(scale, -36.0), 36.0))
+    )
 
 
 def contributions(trainer: LocalTrainer, zeta: float, sent: str) -> Iterator[list[int]]:
     """The integers that each user adds: to a sum, or by a row that the server clips again."""
-    origin, users = trainer.task.model.initial(), trainer.task.dataset.user_ids
+    origin = trainer.task.model.initial()
+    users = trainer.task.dataset.user_ids
     rows = trainer.clipped_rows(origin, users, 0, zeta)[0] if sent == "rows" else None
     for place, user in enumerate(users):
         total = (
-            ClippedSum(origin.numel(), zeta) if rows is not None else SumSpec(origin.numel(), zeta).empty()
+            ClippedSum(origin.numel(), zeta)
+            if rows is not None
+            else SumSpec(origin.numel(), zeta).empty()
         )
         if rows is None:
             trainer.add_updates(origin, [user], 0, total)
@@ -134,4 +153,6 @@ def test_drawn_users_are_within_the_clip_norm(kind: str, engine: str, sent: str)
     assert sum(square > 0.99 * LIMIT for square in squares) > len(squares) / 3, (
         "users whose clip norm is reached"
     )
-    assert math.isclose(max(squares), LIMIT, rel_tol=1e-7), "and none is shortened by more than rounding"
+    assert math.isclose(max(squares), LIMIT, rel_tol=1e-7), (
+        "and none is shortened by more than rounding"
+    )

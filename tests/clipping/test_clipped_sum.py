@@ -1,4 +1,6 @@
-"""Clipping in exact integer arithmetic: the norm bound, finiteness, and sums that do not depend on order."""
+"""Clipping in exact integer arithmetic: the norm bound, finiteness, and sums that do not depend on
+order.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def squared_norm(row: Tensor) -> int:
 
 
 def projection(entries: list[float], zeta: float) -> list[Decimal]:
-    """The projection onto the ball of radius ζ in units of ζ, to 60 digits whatever the exponents."""
+    """The projection onto the ball of radius ζ in units of ζ, to 60 digits whatever the
+    exponents.
+    """
     with localcontext(prec=60):
         exact = [Decimal(x) for x in entries]
         norm = sum((x * x for x in exact), Decimal(0)).sqrt()
@@ -55,7 +59,9 @@ def test_a_clipped_row_is_the_projection_onto_the_ball(entries: list[float], zet
     assert finite.tolist() == [True]
     assert rows.dtype == torch.int64
     assert squared_norm(rows[0]) <= UNIT**2
-    for x, expected, integer in zip(entries, projection(entries, zeta), rows[0].tolist(), strict=True):
+    for x, expected, integer in zip(
+        entries, projection(entries, zeta), rows[0].tolist(), strict=True
+    ):
         assert integer / UNIT == pytest.approx(float(expected), rel=TRUNCATION, abs=TRUNCATION)
         assert integer == 0 or (integer > 0) == (x > 0)
 
@@ -70,12 +76,15 @@ def test_equal_entries_never_exceed_the_norm() -> None:
 
 
 def test_long_rows_never_exceed_the_norm() -> None:
-    """Float64 sums of a million squares are off by more than 2⁻⁴⁰; the bound is on the exact norm."""
+    """Float64 sums of a million squares are off by more than 2⁻⁴⁰; the bound is on the exact
+    norm.
+    """
     dimension = 2**20
     row = torch.full((1, dimension), 0.4886772984810419, dtype=torch.float64)
     row[0, 0] = 1.0
     rows, _ = clip_to_fixed_point(row, 1.0)
-    first, other = int(rows[0, 0]), int(rows[0, 1])
+    first = int(rows[0, 0])
+    other = int(rows[0, 1])
     assert (rows[0, 1:] == other).all()
     square = first**2 + (dimension - 1) * other**2
     assert square <= UNIT**2
@@ -100,7 +109,9 @@ def updates_of(users: int, dimension: int, seed: int = 0) -> Tensor:
 
 @laws
 @given(st.permutations(range(12)), st.lists(st.integers(0, 12), max_size=4), st.integers(0, 2**16))
-def test_a_sum_does_not_depend_on_order_or_grouping(order: list[int], cuts: list[int], seed: int) -> None:
+def test_a_sum_does_not_depend_on_order_or_grouping(
+    order: list[int], cuts: list[int], seed: int
+) -> None:
     updates = updates_of(12, 9, seed)
     whole = ClippedSum(9, 0.7)
     whole.add_updates(updates)
@@ -146,7 +157,9 @@ def test_users_that_are_not_finite_add_zeros() -> None:
     assert total.add_updates(torch.zeros(0, 2)).tolist() == []
     total.add_nothing(3)
     assert total.users == 5
-    assert torch.equal(total.fixed_point, clip_to_fixed_point(torch.tensor([[3.0, 0.0]]), 1.0)[0][0])
+    assert torch.equal(
+        total.fixed_point, clip_to_fixed_point(torch.tensor([[3.0, 0.0]]), 1.0)[0][0]
+    )
 
 
 @pytest.mark.parametrize("shape", [(3, 1), (4,), (1, 3, 4)])
@@ -186,9 +199,13 @@ def test_slice_sums_of_another_type_or_shape_are_refused(bad: Tensor) -> None:
         ([-(2**63), 0, 0], 5),
     ],
 )
-def test_a_slice_sum_that_no_clipped_users_can_make_is_refused(entries: list[int], users: int) -> None:
+def test_a_slice_sum_that_no_clipped_users_can_make_is_refused(
+    entries: list[int], users: int
+) -> None:
     total = ClippedSum(3, 1.0)
-    with pytest.raises(ValueError, match=f"slice sum must have norm at most {users} clip norms; got "):
+    with pytest.raises(
+        ValueError, match=f"slice sum must have norm at most {users} clip norms; got "
+    ):
         total.add_clipped_sum(torch.tensor(entries, dtype=torch.int64), users)
     assert not total.fixed_point.any()
     assert total.users == 0

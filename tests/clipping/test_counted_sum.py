@@ -1,4 +1,6 @@
-"""Signs beside sums: the same whichever engine trains, on whatever device and in whatever parts they come."""
+"""Signs beside sums: the same whichever engine trains, on whatever device and in whatever parts
+they come.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def test_engines_count_alike(keys: dict, engine: str) -> None:
     """Without users' weights, with them in the processor's cache, and from models of their own."""
     run = small_run(dataset="digits", local_engine=engine, **keys)
     task = run.task_source.build()
-    trainer, users = LocalTrainer(task, run.client), [str(user) for user in task.dataset.user_ids]
+    trainer = LocalTrainer(task, run.client)
+    users = [str(user) for user in task.dataset.user_ids]
     origin = task.model.initial()
     norms = trainer.updates(origin, users, 0).double().norm(dim=1).numpy()  # type: ignore[attr-defined]
     zetas = [0.5 * norms.min(), float(np.median(norms)) * 1.001, 2 * norms.max()]
@@ -52,17 +55,18 @@ def test_signs_are_those_of_the_norms(dtype: torch.dtype) -> None:
     alone = ClippedSum(30, 1.0)
     alone.add_updates(updates)
     assert torch.equal(total.fixed_point, alone.fixed_point)
-    again, origin = counted(30, 1.0), torch.ones(30)
+    again = counted(30, 1.0)
+    origin = torch.ones(30)
     again.add_updates(rows() + origin, origin)
-    assert abs(again.scalar(SIGNS)) <= 1  # 1 + x − 1 is x up to rounding, so 1e-15 may become nothing
+    assert (
+        abs(again.scalar(SIGNS)) <= 1
+    )  # 1 + x − 1 is x up to rounding, so 1e-15 may become nothing
 
 
 def test_parts_of_workers_add_up_and_lies_are_refused() -> None:
-    whole, worker, total = (
-        counted(30, 1.0),
-        counted(30, 1.0),
-        counted(30, 1.0),
-    )
+    whole = counted(30, 1.0)
+    worker = counted(30, 1.0)
+    total = counted(30, 1.0)
     whole.add_updates(rows())
     worker.add_updates(rows()[:4])
     other = worker.like()

@@ -46,12 +46,15 @@ def test_a_long_block_at_the_bound_fits_an_int64() -> None:
     assert int(found) == UNIT
 
 
-@pytest.mark.parametrize("moment", [DiagonalMoment(40), BlockEnergies([1, 9, 30]), BlockEnergies([40])])
+@pytest.mark.parametrize(
+    "moment", [DiagonalMoment(40), BlockEnergies([1, 9, 30]), BlockEnergies([40])]
+)
 def test_the_pair_is_that_of_the_clipped_updates(moment) -> None:  # type: ignore[no-untyped-def]
     """Features of what the first sum holds; never more than the square of the clip norm in all."""
     zeta = 0.7
     updates = (
-        torch.randn(30, 40, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 2, 30)[:, None]
+        torch.randn(30, 40, generator=torch.Generator().manual_seed(1))
+        * torch.logspace(-3, 2, 30)[:, None]
     )
     updates[4, 7] = torch.nan
     pair = SumSpec(moment.dimension, zeta, moment).empty()

@@ -1,4 +1,6 @@
-"""The Triton clip-and-sum: interpreted, what processors give but for the last bits; and on a GPU."""
+"""The Triton clip-and-sum: interpreted, what processors give but for the last bits; and on a
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from fedmf.clipping.bounded_add import FRACTION_BITS, add_clipped, margin, squar
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.clipping.user_statistics import SIGNS
 
-PANEL, BLOCK = 4096, 131072
+PANEL = 4096
+BLOCK = 131072
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +26,18 @@ def interpret():
 
 
 def models(users: int, dimension: int, apart: int = 0) -> torch.Tensor:
-    """Rows of very different sizes; one is not finite, one zero, one tiny, one overflows when squared."""
+    """Rows of very different sizes; one is not finite, one zero, one tiny, one overflows when
+    squared.
+    """
     rng = np.random.default_rng(users * dimension)
     rows = torch.from_numpy(rng.standard_normal((users, dimension + apart)).astype(np.float32))
     rows *= torch.from_numpy(10.0 ** rng.uniform(-6, 3, (users, 1))).float()
     if users > 5:
-        rows[1, dimension // 2], rows[2, -1 - apart] = math.nan, -math.inf
-        rows[3], rows[4], rows[5] = 0.0, 1e-44, 3e38
+        rows[1, dimension // 2] = math.nan
+        rows[2, -1 - apart] = -math.inf
+        rows[3] = 0.0
+        rows[4] = 1e-44
+        rows[5] = 3e38
     return rows
 
 
@@ -53,7 +61,9 @@ CASES = {
 def test_the_interpreted_kernels_give_the_integers_of_the_cpu(case, interpret) -> None:
     users, dimension, apart, shifted, zeta = CASES[case]
     rows = models(users, dimension, apart)
-    origin = torch.from_numpy(np.random.default_rng(1).standard_normal(dimension).astype(np.float32))
+    origin = torch.from_numpy(
+        np.random.default_rng(1).standard_normal(dimension).astype(np.float32)
+    )
     origin = origin * 0.01 if shifted else None
     wanted = ClippedSum(dimension, zeta, statistics=[SIGNS])
     mask = wanted.add_updates(rows[:, :dimension], origin)
@@ -75,16 +85,27 @@ def test_the_interpreted_kernels_give_the_integers_of_the_cpu(case, interpret) -
 @needs_triton
 @pytest.mark.parametrize("scale", [2.0**31 * (1 + 2.0**-20), 2.0**32.5, 1e300, math.inf, math.nan])
 def test_rows_that_are_scaled_beyond_the_bound_are_not_added(scale, interpret) -> None:
-    """As a mistaken norm would scale them; one that is short is added all the same, on either device."""
+    """As a mistaken norm would scale them; one that is short is added all the same, on either
+    device.
+    """
     rows = torch.zeros(3, 700)
-    rows[0], rows[1, 5], rows[2, 6] = 1.0, -3.0, 1e-9
+    rows[0] = 1.0
+    rows[1, 5] = -3.0
+    rows[2, 6] = 1e-9
     total, signs, counted, _ = interpret("clip_and_sum", rows, 700, None, 1.0, scale, FRACTION_BITS)
     right = torch.zeros(700, dtype=torch.int64)
     into = torch.zeros(1, 700, dtype=torch.int64)
     none = np.zeros(0, np.int64)
     noted = np.zeros(3, np.int64)
     squared = np.zeros(3)
-    given = rows.numpy().ravel(), 700, np.zeros(0, np.float32), 1.0, scale, square_limit(700, FRACTION_BITS)
+    given = (
+        rows.numpy().ravel(),
+        700,
+        np.zeros(0, np.float32),
+        1.0,
+        scale,
+        square_limit(700, FRACTION_BITS),
+    )
     add_clipped(*given, into.numpy(), none, FRACTION_BITS, none, noted, squared)
     if math.isfinite(scale):
         right[6] = int(float(rows[2, 6]) * scale) if scale < 2.0**60 else 0
@@ -114,7 +135,8 @@ def test_integers_of_each_row_are_those_of_its_own_sum(dimension, dtype, interpr
 
 @needs_triton
 def test_a_sum_does_not_depend_on_who_is_in_a_group(interpret) -> None:
-    rows, scale = models(11, 90), 2.0**FRACTION_BITS * margin(90)
+    rows = models(11, 90)
+    scale = 2.0**FRACTION_BITS * margin(90)
     whole, *_ = interpret("clip_and_sum", rows, 90, None, 1.0, scale, FRACTION_BITS)
     order = torch.from_numpy(np.random.default_rng(3).permutation(11))
     parts = [
@@ -151,10 +173,8 @@ def test_the_kernels_keep_small_numbers_and_do_not_spill() -> None:
 def test_a_gpu_gives_the_integers_of_the_cpu(case) -> None:
     users, dimension, apart, _, zeta = CASES[case]
     rows = models(users, dimension, apart)
-    cpu, gpu = (
-        ClippedSum(dimension, zeta, statistics=[SIGNS]),
-        ClippedSum(dimension, zeta, "cuda", statistics=[SIGNS]),
-    )
+    cpu = ClippedSum(dimension, zeta, statistics=[SIGNS])
+    gpu = ClippedSum(dimension, zeta, "cuda", statistics=[SIGNS])
     mask = cpu.add_updates(rows[:, :dimension])
     assert torch.equal(gpu.add_updates(rows.cuda()[:, :dimension]).cpu(), mask)
     assert close(gpu.fixed_point.cpu(), cpu.fixed_point, users)

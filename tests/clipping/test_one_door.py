@@ -1,4 +1,6 @@
-"""Every user enters every sum through `add_bounded`: with it shut, no engine and no reader adds anything."""
+"""Every user enters every sum through `add_bounded`: with it shut, no engine and no reader adds
+anything.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ PATHS: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The loop over users as Python runs it: compiled code does not notice another `add_bounded`."""
+    """The loop over users as Python runs it: compiled code does not notice another
+    `add_bounded`.
+    """
     monkeypatch.setattr(bounded_add, "add_clipped", bounded_add.add_clipped.py_func)
     return monkeypatch
 

@@ -42,14 +42,20 @@ def exact(row: list[int], moment: SecondMoment, unit: Fraction) -> list[Fraction
         return [row[i] * row[j] * unit * (1 if i == j else ROOT) for i, j in pairs]
     sizes = [1] * D if isinstance(moment, DiagonalMoment) else [1, 4]
     ends = np.cumsum(sizes).tolist()
-    return [sum(n * n for n in row[end - size : end]) * unit for size, end in zip(sizes, ends, strict=True)]
+    return [
+        sum(n * n for n in row[end - size : end]) * unit
+        for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("bits", "feature_bits"), [(31, 31), (20, 31), (31, 12), (9, 18)])
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: type(moment).__name__)
-def test_features_are_near_the_exact_ones(moment: SecondMoment, bits: int, feature_bits: int) -> None:
+def test_features_are_near_the_exact_ones(
+    moment: SecondMoment, bits: int, feature_bits: int
+) -> None:
     """Between rows, and from zero, errors differ by less than the units that are paid for."""
-    rows, unit = integers(bits), Fraction(2) ** (feature_bits - 2 * bits)
+    rows = integers(bits)
+    unit = Fraction(2) ** (feature_bits - 2 * bits)
     found = integer_features(rows, moment, len(rows), bits, feature_bits).tolist()
     errors = np.array(
         [
@@ -82,7 +88,9 @@ PART = Participation(24, 3, 8)
 def test_integers_cost_no_privacy(name: str, adjacency: str) -> None:
     """μ of the ideal levels, and what the theorem adds for each moment, are 1/σ together."""
     users = UserRange(0.5, 2, adjacency)  # type: ignore[arg-type]
-    C, moment, sigma = bisr(3, 24), FullMatrix(30), 0.7
+    C = bisr(3, 24)
+    moment = FullMatrix(30)
+    sigma = 0.7
     ideal = METHODS[name].mechanism([C], PART, users, sigma)
     made = ideal.of_integers(moment)
     noises = made.rounding.parts
@@ -103,9 +111,14 @@ def test_integers_cost_no_privacy(name: str, adjacency: str) -> None:
 
 
 def test_units_follow_from_public_numbers_and_what_has_none_is_refused() -> None:
-    once, users = Participation(24, 1, 24), UserRange(1e-3, 2)
+    once = Participation(24, 1, 24)
+    users = UserRange(1e-3, 2)
     bits = {
-        sigma: jme(cgd(0.9, 24), cgd(0.9, 24), once, users, sigma).of_integers(FullMatrix(2)).rounding.bits
+        sigma: (
+            jme(cgd(0.9, 24), cgd(0.9, 24), once, users, sigma)
+            .of_integers(FullMatrix(2))
+            .rounding.bits
+        )
         for sigma in (1e-6, 1.0, 1e3, 1e6)
     }
     assert list(bits.values()) == [(31, 31), (31, 31), (24, 24), (14, 14)]
@@ -117,7 +130,9 @@ def test_units_follow_from_public_numbers_and_what_has_none_is_refused() -> None
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_state_fits_one_noise_alone(name: str) -> None:
-    made, other = (METHODS[name].mechanism([bisr(3, 24)], PART, UserRange(1.0, D), s) for s in (1.0, 0.9))
+    made, other = (
+        METHODS[name].mechanism([bisr(3, 24)], PART, UserRange(1.0, D), s) for s in (1.0, 0.9)
+    )
     stream = MomentStream(made, FullMatrix(D), prefix(24), key=NoiseKey.from_seed(1))
     stream.extend(torch.zeros(3, D))
     with pytest.raises(ValueError, match="saved noise"):

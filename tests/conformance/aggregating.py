@@ -22,16 +22,26 @@ def carried_out_aggregated(
     run: Run, path: Path, promised: Sequence[str]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Numbers released by the loop, and facts that it shares with the run."""
-    privacy, task = run.privacy, run.task_source.build()
+    privacy = run.privacy
+    task = run.task_source.build()
     assert isinstance(privacy, UserLevel)
-    trainer, initial = LocalTrainer(task, run.client), task.model.unflatten(task.model.initial())
+    trainer = LocalTrainer(task, run.client)
+    initial = task.model.unflatten(task.model.initial())
     opened = fedmf.PrivateAggregator(
-        privacy, run.cohorts, users=list(task.dataset.user_ids), mechanism=run.noise, run_dir=path,
-        server_optimizer=run.server, clipping=run.clipping, extra_releases=run.extra_releases,
-    ).begin(initial)  # fmt: skip
+        privacy,
+        run.cohorts,
+        users=list(task.dataset.user_ids),
+        mechanism=run.noise,
+        run_dir=path,
+        server_optimizer=run.server,
+        clipping=run.clipping,
+        extra_releases=run.extra_releases,
+    ).begin(initial)
     with opened:
         for t in range(run.cohorts.rounds):
-            flat = task.model.flatten({name: torch.from_numpy(a) for name, a in opened.model.items()})
+            flat = task.model.flatten(
+                {name: torch.from_numpy(a) for name, a in opened.model.items()}
+            )
             for user in opened.cohort(t):
                 update = trainer.updates(flat, [user], t)[0]  # type: ignore[attr-defined]
                 opened.add(user, task.model.unflatten(update))

@@ -7,8 +7,9 @@ from typing import Final, Literal
 
 from fedmf.training.local_sgd import LocalEngine
 
-#: Distance that sums in another order may make in three rounds, in units in the last place (float32) of the
-#: largest number of a release. The largest measured is 5; a user left out of one sum makes 10^6.
+#: Distance that sums in another order may make in three rounds, in units in the last place
+#: (float32) of the largest number of a release. The largest measured is 5; a user left out of one
+#: sum makes 10^6.
 BOUND: Final = 32.0
 
 HOSTS: Final = {"wrapper": "CorrelatedNoise", "aggregator": "PrivateAggregator"}
@@ -23,9 +24,9 @@ class Path:
         messages: a sum for a worker's users, or a row a user.
         users_per_message: with rows, most of a message.
         workers: nodes that a cohort is spread over.
-        host: who drives the rounds: fedmf with users in its process; fedmf's strategy by Flower's messages; a
-            Flower app around which `CorrelatedNoise` stands, a node a user; or a plain loop that brings
-            updates to a `PrivateAggregator`.
+        host: who drives the rounds: fedmf with users in its process; fedmf's strategy by Flower's
+            messages; a Flower app around which `CorrelatedNoise` stands, a node a user; or a plain
+            loop that brings updates to a `PrivateAggregator`.
         device: of training, sum, noise and release.
     """
 
@@ -46,11 +47,13 @@ class Path:
 
     @property
     def same_bits(self) -> Path | None:
-        """The path whose bits this one promises to have; None for one that is compared within the bound.
+        """The path whose bits this one promises to have; None for one that is compared within the
+        bound.
 
-        A user's update is a function of that user alone, and sums are of integers: neither grouping, nor
-        workers, nor rows of other users in a message change a bit. Clients of an app send models, in float32,
-        and so are updates rounded that are brought. A GPU sums products of matrices in an order of its own.
+        A user's update is a function of that user alone, and sums are of integers: neither
+        grouping, nor workers, nor rows of other users in a message change a bit. Clients of an app
+        send models, in float32, and so are updates rounded that are brought. A GPU sums products of
+        matrices in an order of its own.
         """
         if self.host in HOSTS or self.engine == "vectorised" or self.device == "cuda":
             return None
@@ -58,7 +61,8 @@ class Path:
         return None if plain == self else plain
 
 
-#: What all are compared with: one user after another by torch, integers summed where users are trained.
+#: What all are compared with: one user after another by torch, integers summed where users are
+#: trained.
 REFERENCE: Final = Path()
 DEFAULT: Final = Path("auto")
 #: Every subject is carried out on these.

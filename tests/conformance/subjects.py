@@ -1,4 +1,6 @@
-"""What the conformance table computes on every path: a plain run with one value, or two, replaced."""
+"""What the conformance table computes on every path: a plain run with one value, or two,
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ from .paths import Path
 
 #: Examples of each user: one owns none; few make low rank the cheaper program, more the other.
 SIZES: Final = [3, 1, 4, 2, 5, 0, 3, 1, 2, 6, 3, 2]
-ROUNDS, COHORT, SEED = 3, 4, 7
+ROUNDS = 3
+COHORT = 4
+SEED = 7
 
 
 def _images() -> Task:
@@ -44,12 +48,20 @@ def _images() -> Task:
     labels = (3 * features.mean(dim=(1, 2, 3)).mul(4).sigmoid()).long()
     dataset = examples_of(features, labels, SIZES, classes=3)
     torch.manual_seed(3)
-    layers = nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 3)
+    layers = (
+        nn.Conv2d(1, 3, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(27, 3),
+    )
     return classification(dataset, nn.Sequential(*layers))
 
 
 class OneByOne(nn.Module):
-    """A module that torch.func cannot batch: what it computes depends on a number read off the examples."""
+    """A module that torch.func cannot batch: what it computes depends on a number read off the
+    examples.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +76,8 @@ def _hostile() -> Task:
     """The dense chain; two users own NaN and infinity."""
     task = _kind("classification")
     features = task.dataset.features.clone()  # type: ignore[attr-defined]
-    features[1], features[4] = torch.nan, torch.inf
+    features[1] = torch.nan
+    features[4] = torch.inf
     dataset = replace(task.dataset, features=features)  # type: ignore[type-var]
     return replace(task, dataset=dataset)
 
@@ -130,8 +143,12 @@ LOCAL: Final[dict[str, Mapping[str, Any]]] = {
     "micro-batches": {"micro_batch": 1, "batch_size": 4},
 }
 AXES: Final[dict[str, Mapping[str, Any]]] = {
-    "model": MODELS, "optimizer": OPTIMIZERS, "part": PARTS, "cohorts": COHORTS, "local": LOCAL,
-}  # fmt: skip
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+    "part": PARTS,
+    "cohorts": COHORTS,
+    "local": LOCAL,
+}
 
 
 @dataclass(frozen=True)
@@ -145,7 +162,9 @@ class Subject:
     local: str = "plain"
 
     def __str__(self) -> str:
-        others = [str(getattr(self, axis)) for axis in AXES if getattr(self, axis) != getattr(PLAIN, axis)]
+        others = [
+            str(getattr(self, axis)) for axis in AXES if getattr(self, axis) != getattr(PLAIN, axis)
+        ]
         return " × ".join(others) or "plain"
 
     def run(self, path: Path) -> Run:
@@ -156,9 +175,10 @@ class Subject:
         """
         task = task_of(self.model)
         values: dict[str, Any] = {
-            "privacy": UserLevel(epsilon=20.0, clip_norm=0.3, noise_seed=SEED), "mechanism": "bisr",
+            "privacy": UserLevel(epsilon=20.0, clip_norm=0.3, noise_seed=SEED),
+            "mechanism": "bisr",
             **PARTS[self.part],
-        }  # fmt: skip
+        }
         if values["privacy"] == "replace-one":
             values["privacy"] = UserLevel(
                 epsilon=20.0, clip_norm=0.3, noise_seed=SEED, adjacency="replace-one"
@@ -172,15 +192,21 @@ class Subject:
         local = {"batch_size": 2, "engine": path.engine, **LOCAL[self.local]}
         optimizer = _optimizer(self.optimizer, task.model.dimension)
         return Run(
-            task=task, cohorts=COHORTS[self.cohorts], server=optimizer, client=LocalSGD(**local),
-            execution=execution, **values,
-        )  # fmt: skip
+            task=task,
+            cohorts=COHORTS[self.cohorts],
+            server=optimizer,
+            client=LocalSGD(**local),
+            execution=execution,
+            **values,
+        )
 
 
 def of_parts(run: Run, metrics: Mapping[int, Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
     """What the parts of a run released last, by the columns that they declare."""
     row = metrics[run.cohorts.rounds]
-    return {name: np.array([row[name]]) for one in run.statistics for name in one.columns if name in row}
+    return {
+        name: np.array([row[name]]) for one in run.statistics for name in one.columns if name in row
+    }
 
 
 def _optimizer(name: str, dimension: int) -> Any:

@@ -1,4 +1,6 @@
-"""Carries a subject out on a path, and says of what was released how far it is from what it must be."""
+"""Carries a subject out on a path, and says of what was released how far it is from what it must
+be.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,18 @@ from .wrapping import carried_out_wrapped
 
 #: Of a statement, what every path promises alike.
 _PROMISED: Final = (
-    "noise_multiplier", "epsilon", "epsilon_spent", "sampling", "mechanism", "params",
-    "sensitivity", "noise_std", "rounds_released", "actual_max_participations", "actual_min_separation",
-)  # fmt: skip
+    "noise_multiplier",
+    "epsilon",
+    "epsilon_spent",
+    "sampling",
+    "mechanism",
+    "params",
+    "sensitivity",
+    "noise_std",
+    "rounds_released",
+    "actual_max_participations",
+    "actual_min_separation",
+)
 #: In memory where there is such a place: the table is about numbers, other tests are about disks.
 _SHARED: Final = "/dev/shm" if Folder("/dev/shm").is_dir() else None
 
@@ -54,7 +65,8 @@ class Cell:
         subject: what was computed.
         path: how.
         verdict: of the comparison.
-        ulps: distance from what it was compared with, in units in the last place of its largest number.
+        ulps: distance from what it was compared with, in units in the last place of its largest
+            number.
         reason: of a refusal; of a difference what differs.
     """
 
@@ -102,8 +114,12 @@ def _failed(path: Folder) -> Iterator[tuple[int, str]]:
 
 
 def ulps(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """max|a − b| in units in the last place, as float32, of the largest |b|; infinite for other shapes."""
-    if found.shape != expected.shape or not (np.isfinite(found).all() and np.isfinite(expected).all()):
+    """max|a − b| in units in the last place, as float32, of the largest |b|; infinite for other
+    shapes.
+    """
+    if found.shape != expected.shape or not (
+        np.isfinite(found).all() and np.isfinite(expected).all()
+    ):
         return np.inf
     if not found.size:
         return 0.0
@@ -126,7 +142,9 @@ def judged(subject: Subject, path: Path, found: Released, expected: Released) ->
     name, most = max(far.items(), key=lambda item: item[1])
     if path.same_bits is None and most <= BOUND:
         return Cell(subject, path, "within the bound", most)
-    promised = "the bits of " + str(path.same_bits) if path.same_bits else f"{BOUND:g} ulps of {REFERENCE}"
+    promised = (
+        "the bits of " + str(path.same_bits) if path.same_bits else f"{BOUND:g} ulps of {REFERENCE}"
+    )
     return Cell(subject, path, "differs", most, f"{name}: {most:.3g} ulps; promised: {promised}")
 
 
@@ -144,11 +162,14 @@ def cells(subject: Subject, paths: Sequence[Path]) -> list[Cell]:
 
     found = []
     for path in paths:
-        mine, theirs = outcome(path), outcome(path.same_bits or REFERENCE)
+        mine = outcome(path)
+        theirs = outcome(path.same_bits or REFERENCE)
         if isinstance(mine, str):
             found.append(Cell(subject, path, "refused", reason=mine))
         elif isinstance(theirs, str):
-            found.append(Cell(subject, path, "differs", np.inf, f"the path it is compared with: {theirs}"))
+            found.append(
+                Cell(subject, path, "differs", np.inf, f"the path it is compared with: {theirs}")
+            )
         else:
             found.append(judged(subject, path, mine, theirs))
     return found

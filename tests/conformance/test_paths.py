@@ -1,4 +1,6 @@
-"""One public seed, one result: every optimizer, part, model, kind of cohorts, each on a path by turns."""
+"""One public seed, one result: every optimizer, part, model, kind of cohorts, each on a path by
+turns.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ REFUSED = (
 
 
 def by_turns() -> dict[Subject, tuple[Path, ...]]:
-    """The plain run on every path; each other value on the default path and on one of the others."""
+    """The plain run on every path; each other value on the default path and on one of the
+    others.
+    """
     others = [path for path in (*PATHS, WRAPPED, AGGREGATED) if path != REFERENCE]
     found = {PLAIN: (*PATHS, WRAPPED, AGGREGATED)}
     changed = [subject for subject in singles() if subject != PLAIN]

@@ -1,4 +1,6 @@
-"""The same run as a Flower app: clients that train as the run does, `CorrelatedNoise` around FedAvg."""
+"""The same run as a Flower app: clients that train as the run does, `CorrelatedNoise` around
+FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -28,28 +30,42 @@ def wrapped(run: Run, path: Path) -> CorrelatedNoise:
     privacy = run.privacy
     assert isinstance(privacy, UserLevel)
     return CorrelatedNoise(
-        FedAvg(), privacy, run.cohorts, users=run.task_source.users, mechanism=run.noise, run_dir=path,
-        server_optimizer=run.server, clipping=run.clipping, extra_releases=run.extra_releases,
-    )  # fmt: skip
+        FedAvg(),
+        privacy,
+        run.cohorts,
+        users=run.task_source.users,
+        mechanism=run.noise,
+        run_dir=path,
+        server_optimizer=run.server,
+        clipping=run.clipping,
+        extra_releases=run.extra_releases,
+    )
 
 
 def clients(run: Run) -> ClientApp:
     """An app whose node p trains user p as the run does."""
-    task, app = run.task_source.build(), ClientApp()
+    task = run.task_source.build()
+    app = ClientApp()
     trainer = LocalTrainer(task, run.client)
 
     def received(message: Message, context: Context) -> tuple[Tensor, str]:
         arrays = message.content["arrays"]
         assert isinstance(arrays, ArrayRecord)
         values = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
-        return task.model.flatten(values), task.dataset.user_ids[int(context.node_config["partition-id"])]
+        return (
+            task.model.flatten(values),
+            task.dataset.user_ids[int(context.node_config["partition-id"])],
+        )
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         flat, user = received(message, context)
         t = int(message.content["config"]["server-round"]) - 1  # type: ignore[index]
         update = trainer.updates(flat, [user], t)[0]  # type: ignore[attr-defined]
-        sent = {name: Array(tensor.numpy()) for name, tensor in task.model.unflatten(flat + update).items()}
+        sent = {
+            name: Array(tensor.numpy())
+            for name, tensor in task.model.unflatten(flat + update).items()
+        }
         content = {"arrays": ArrayRecord(sent), "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(content), reply_to=message)
 

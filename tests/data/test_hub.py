@@ -1,4 +1,6 @@
-"""Data sets in Hugging Face's format on disk: decoded, spread, and tested on people who are no users."""
+"""Data sets in Hugging Face's format on disk: decoded, spread, and tested on people who are no
+users.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from PIL import Image
 
 from fedmf.data import Hub
 
-TRAIN, TEST = 120, 30
+TRAIN = 120
+TEST = 30
 
 
 def images(count: int, seed: int) -> datasets.Dataset:
@@ -36,7 +39,9 @@ def images(count: int, seed: int) -> datasets.Dataset:
 
 
 @pytest.fixture(autouse=True)
-def quiet_and_offline(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def quiet_and_offline(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     datasets.disable_progress_bars()
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -60,7 +65,9 @@ def options(path: Path | str, **more: Any) -> Hub:
 
 
 @pytest.mark.parametrize("partition", ["by-user", "dirichlet"])
-def test_every_example_belongs_to_one_user_and_is_decoded_right(folder: str, partition: str) -> None:
+def test_every_example_belongs_to_one_user_and_is_decoded_right(
+    folder: str, partition: str
+) -> None:
     data = options(folder, partition=partition, seed=3, test_split="examples").load()
     raw = images(TRAIN, 0)
     pixels = torch.stack([torch.from_numpy(np.asarray(image).copy()) for image in raw[:]["image"]])
@@ -78,12 +85,19 @@ def test_every_example_belongs_to_one_user_and_is_decoded_right(folder: str, par
     assert (data.users, data.classes) == (7, 4)
 
 
-def test_rows_of_training_users_in_the_test_split_are_left_out_unless_asked_for(tmp_path: Path) -> None:
-    train, test = images(TRAIN, 0), images(TEST, 1)
+def test_rows_of_training_users_in_the_test_split_are_left_out_unless_asked_for(
+    tmp_path: Path,
+) -> None:
+    train = images(TRAIN, 0)
+    test = images(TEST, 1)
     writers = ["w1" if i % 3 else "stranger" for i in range(TEST)]
     writers[1] = ""  # perhaps a user of the run
     strangers = test.remove_columns("writer").add_column("writer", writers)  # type: ignore[call-arg]
-    for name, tests in (("apart", strangers), ("same", test), ("unnamed", test.remove_columns("writer"))):
+    for name, tests in (
+        ("apart", strangers),
+        ("same", test),
+        ("unnamed", test.remove_columns("writer")),
+    ):
         datasets.DatasetDict({"train": train, "test": tests}).save_to_disk(tmp_path / name)
     apart = options(tmp_path / "apart").load()
     assert (len(apart.test_labels), apart.test_owner) == (10, "held-out users")
@@ -112,7 +126,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 def test_bad_data_are_one_line(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": datasets.Dataset.from_dict(GOOD)}).save_to_disk(tmp_path / "d")
-    given: dict[str, Any] = {"feature_columns": ("x",), "label_column": "y", "class_names": ("a", "b")}
+    given: dict[str, Any] = {
+        "feature_columns": ("x",),
+        "label_column": "y",
+        "class_names": ("a", "b"),
+    }
     given |= {"path": str(tmp_path / "d"), "input_shape": (2,), "users": 2, "test_fraction": 0.5}
     for changes, message in REFUSED.values():
         with pytest.raises(ValueError, match=message) as caught:
@@ -137,12 +155,17 @@ PICTURES: dict[str, bytes | None] = {
 
 
 def test_a_picture_that_cannot_be_decoded_moves_its_owner_alone(tmp_path: Path) -> None:
-    kinds = {"image": datasets.Image(), "label": datasets.Value("int64"), "writer": datasets.Value("string")}
+    kinds = {
+        "image": datasets.Image(),
+        "label": datasets.Value("int64"),
+        "writer": datasets.Value("string"),
+    }
 
     def load(name: str, picture: bytes | None) -> Any:
         cells: list[Any] = [{"bytes": GOOD_PICTURE, "path": None}] * 35
         cells[17] = None if picture is None else {"bytes": picture, "path": None}
-        labels, writers = [i % 3 for i in range(35)], [f"w{i % 7}" for i in range(35)]
+        labels = [i % 3 for i in range(35)]
+        writers = [f"w{i % 7}" for i in range(35)]
         columns = {"image": cells, "label": labels, "writer": writers}
         split = datasets.Dataset.from_dict(columns, features=datasets.Features(kinds))
         datasets.DatasetDict({"train": split}).save_to_disk(tmp_path / name)

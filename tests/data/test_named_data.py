@@ -21,14 +21,18 @@ laws = settings(derandomize=True, max_examples=30, deadline=None, database=None)
 
 DATASETS: dict[str, Callable[[int], Dataset]] = {
     "digits": lambda seed: Digits(30, seed=seed).load(),
-    "digits by label": lambda seed: Digits(30, partition="dirichlet", dirichlet_alpha=0.1, seed=seed).load(),
+    "digits by label": (
+        lambda seed: Digits(30, partition="dirichlet", dirichlet_alpha=0.1, seed=seed).load()
+    ),
     "synthetic": lambda seed: Synthetic(30, examples_per_user=7, seed=seed).load(),
 }
 
 
 @pytest.mark.parametrize("make", DATASETS.values(), ids=DATASETS)
 def test_what_every_data_set_promises(make: Callable[[int], Dataset]) -> None:
-    data, again, other = make(4), make(4), make(5)
+    data = make(4)
+    again = make(4)
+    other = make(5)
     users = np.array([5, 3, 3, 29, 0, 7])
     features, labels = data.examples(users)
     single = [data.examples(np.array([u])) for u in users]
@@ -51,7 +55,9 @@ def test_digits_are_what_scikit_learn_loads_split_without_loss() -> None:
     images, targets = load_digits(return_X_y=True)
     data = Digits(users=1797 - 359, seed=3).load()
     order = np.random.default_rng([3, 0xD161]).permutation(1797)
-    assert np.array_equal(data.test_features.numpy(), (images / 16.0).astype(np.float32)[order[:359]])
+    assert np.array_equal(
+        data.test_features.numpy(), (images / 16.0).astype(np.float32)[order[:359]]
+    )
     assert np.array_equal(data.features.numpy(), (images / 16.0).astype(np.float32)[order[359:]])
     assert np.array_equal(data.labels.numpy(), targets[order[359:]])
     assert set(data.sizes(np.arange(1438)).tolist()) == {1}
@@ -79,7 +85,9 @@ def test_files_of_mnists_format_packed_or_not(tmp_path: Path) -> None:
     options = Idx(users=6, path=str(tmp_path), input_shape=(1, 28, 28))
     data = options.load()
     assert sorted(data.owned.order.tolist()) == list(range(60))
-    assert torch.equal(data.features[:, 0], torch.from_numpy((parts["train"][0] / 255).astype(np.float32)))
+    assert torch.equal(
+        data.features[:, 0], torch.from_numpy((parts["train"][0] / 255).astype(np.float32))
+    )
     assert data.test_labels.tolist() == parts["t10k"][1].tolist()
     file = tmp_path / "train-labels-idx1-ubyte"
     hostile = {
@@ -99,7 +107,8 @@ def test_files_of_mnists_format_packed_or_not(tmp_path: Path) -> None:
 def test_a_synthetic_user_is_a_function_of_seed_and_number(users: list[int], seed: int) -> None:
     """Alone or in a crowd, among a million or among just enough."""
     law = Synthetic(10**6, examples_per_user=5, features=9, classes=4, seed=seed)
-    crowd, few = law.load(), replace(law, users=max(users) + 1).load()
+    crowd = law.load()
+    few = replace(law, users=max(users) + 1).load()
     features, labels = crowd.examples(np.array(users))
     for i, user in enumerate(users):
         x, y = few.examples(np.array([user]))
@@ -109,7 +118,10 @@ def test_a_synthetic_user_is_a_function_of_seed_and_number(users: list[int], see
 
 REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     r"N \(users\) must be an integer in 1": (Digits, {"users": 0}),
-    r"users must lie in 1\.\.1438, the number of training examples; got 1439": (Digits, {"users": 1439}),
+    r"users must lie in 1\.\.1438, the number of training examples; got 1439": (
+        Digits,
+        {"users": 1439},
+    ),
     "partition must be one of iid, dirichlet, each-example": (Digits, {"partition": "by-user"}),
     "must multiply to the 64 entries": (Digits, {"input_shape": (8, 9)}),
     r"test_fraction must lie in \(0, 1\)": (Digits, {"test_fraction": 1.0}),

@@ -1,4 +1,6 @@
-"""Data frames and arrays of one's own: the user column, the list of users, the classes, hostile cells."""
+"""Data frames and arrays of one's own: the user column, the list of users, the classes, hostile
+cells.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ PEOPLE = ["ann", "bob"]
 
 def of_frame(frame: pd.DataFrame = FRAME, **options: Any) -> InMemoryDataset:
     return Dataset.from_frame(
-        frame, **{"user": "who", "label": "ill", "user_list": PEOPLE, "classes": ["no", "yes"], **options}
+        frame,
+        **{"user": "who", "label": "ill", "user_list": PEOPLE, "classes": ["no", "yes"], **options},
     )
 
 
@@ -52,8 +55,10 @@ def test_a_frame_gives_each_user_its_rows() -> None:
 
 def test_repr_shows_counts_and_no_row() -> None:
     said = repr(of_frame())
-    assert said == (
-        "InMemoryDataset(users=2, examples=4, features=(2,) float32, labels=() int64 below 2, tests=0)"
+    assert (
+        said
+        == "InMemoryDataset(users=2, examples=4, features=(2,) float32, labels=() int64 below 2,"
+        " tests=0)"
     )
     assert "Tensor" not in repr(fedmf.classification(of_frame(), nn.Linear(2, 2)).dataset)  # type: ignore[union-attr]
 
@@ -79,7 +84,9 @@ def test_a_hostile_cell_is_its_rows_fault_alone() -> None:
     clean = of_frame()
     for case, cell in CELLS.items():
         row = {**FRAME.iloc[1].to_dict(), **cell}
-        data = of_frame(pd.DataFrame([FRAME.iloc[0].to_dict(), row, *FRAME.iloc[2:].to_dict("records")]))
+        data = of_frame(
+            pd.DataFrame([FRAME.iloc[0].to_dict(), row, *FRAME.iloc[2:].to_dict("records")])
+        )
         assert owned(data, "ann") == ([[60.0, 4.0]], [0]), case
         assert owned(data, "bob") == owned(clean, "bob"), case
         assert data.structure == clean.structure, case
@@ -87,9 +94,15 @@ def test_a_hostile_cell_is_its_rows_fault_alone() -> None:
 
 #: Columns of other types that hold what `FRAME` holds.
 TYPED: dict[str, dict[str, Any]] = {
-    "nullable": {"dose": pd.array([1, 2, 3, 4, 5], dtype="Int64"), "age": FRAME["age"].astype("Float64")},
+    "nullable": {
+        "dose": pd.array([1, 2, 3, 4, 5], dtype="Int64"),
+        "age": FRAME["age"].astype("Float64"),
+    },
     "categories": {name: FRAME[name].astype("category") for name in FRAME},
-    "arrow": {"dose": FRAME["dose"].astype("int64[pyarrow]"), "who": FRAME["who"].astype("string[pyarrow]")},
+    "arrow": {
+        "dose": FRAME["dose"].astype("int64[pyarrow]"),
+        "who": FRAME["who"].astype("string[pyarrow]"),
+    },
     "text": {"age": ["30", "40.0", " 50 ", "6e1", "70"]},
     "decimals": {"dose": [Decimal(dose) for dose in range(1, 6)]},
     "small": {"dose": FRAME["dose"].astype("uint8"), "age": FRAME["age"].astype("float16")},
@@ -132,11 +145,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"user_list": None},
         "user_list .* must be given.* all ids, .* or user_list='from-data'",
     ),
-    "a user twice": ({"user_list": ["ann", " ann"]}, "must contain each user once; got 'ann' more than once"),
-    "a gap on it": ({"user_list": ["ann", None]}, "must have a user id in each row; got none in row 2"),
+    "a user twice": (
+        {"user_list": ["ann", " ann"]},
+        "must contain each user once; got 'ann' more than once",
+    ),
+    "a gap on it": (
+        {"user_list": ["ann", None]},
+        "must have a user id in each row; got none in row 2",
+    ),
     "classes untold": ({"classes": None}, "classes must be given unless labels are floating-point"),
     "a class twice": ({"classes": ["no", "no"]}, "classes must be at least two different names"),
-    "classes by a word": ({"classes": "all"}, "classes must be at least two different names; got 'all'"),
+    "classes by a word": (
+        {"classes": "all"},
+        "classes must be at least two different names; got 'all'",
+    ),
     "the label as feature": (
         {"features": ["age", "ill"]},
         "column 'ill' must be in frame once and asked for once",
@@ -173,7 +195,9 @@ def test_what_is_not_told_or_not_there_is_refused_in_one_line() -> None:
 
 
 def test_arrays_must_be_of_one_length_and_labels_in_range() -> None:
-    with pytest.raises(ValueError, match=r"x, y and users must have the same length; got \[4, 3, 4\]"):
+    with pytest.raises(
+        ValueError, match=r"x, y and users must have the same length; got \[4, 3, 4\]"
+    ):
         Dataset.from_arrays(np.eye(4), [0, 1, 0], list("abab"), user_list=["a"], classes=2)
     data = Dataset.from_arrays(np.eye(4), [0, 2, -1, 1], list("aaaa"), user_list=["a"], classes=2)
     assert data.owned[0].tolist() == [0, 3]
@@ -193,10 +217,14 @@ def test_features_by_name_and_tokens() -> None:
 
 @pytest.mark.parametrize("own_data", [False, True])
 @pytest.mark.parametrize("own_model", [False, True])
-def test_one_function_takes_what_is_ones_own_and_what_has_a_name(own_data: bool, own_model: bool) -> None:
+def test_one_function_takes_what_is_ones_own_and_what_has_a_name(
+    own_data: bool, own_model: bool
+) -> None:
     data = of_frame() if own_data else fedmf.Digits(users=10)
     model = (
-        nn.Linear(2 if own_data else 64, 2 if own_data else 10) if own_model else fedmf.Mlp(hidden_units=(4,))
+        nn.Linear(2 if own_data else 64, 2 if own_data else 10)
+        if own_model
+        else fedmf.Mlp(hidden_units=(4,))
     )
     task = fedmf.classification(data, model)
     assert type(task).__name__ == ("Task" if own_data or own_model else "Classification")
@@ -205,11 +233,17 @@ def test_one_function_takes_what_is_ones_own_and_what_has_a_name(own_data: bool,
 
 
 def test_what_is_no_data_or_model_is_named() -> None:
-    with pytest.raises(TypeError, match=r"data must be a fedmf\.Dataset .* or named data .*; got DataFrame"):
+    with pytest.raises(
+        TypeError, match=r"data must be a fedmf\.Dataset .* or named data .*; got DataFrame"
+    ):
         fedmf.classification(FRAME, fedmf.Mlp())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"model must be a torch module or a named model .*; got str"):
+    with pytest.raises(
+        TypeError, match=r"model must be a torch module or a named model .*; got str"
+    ):
         fedmf.classification(fedmf.Digits(), "mlp")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="data must suit task 'regression': real numbers as labels"):
+    with pytest.raises(
+        ValueError, match="data must suit task 'regression': real numbers as labels"
+    ):
         fedmf.regression(of_frame(), nn.Linear(2, 1))
     with pytest.raises(ValueError, match="data must suit task 'next-token': tokens as features"):
         fedmf.next_token(of_frame(), nn.Linear(2, 1))

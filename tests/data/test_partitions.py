@@ -51,12 +51,19 @@ def test_every_example_belongs_to_one_user(
 
 def test_an_even_split_is_random_whatever_the_order_of_rows() -> None:
     labels = np.repeat(np.arange(10), 60)  # sorted: parts in order would have one label each
-    assert min(len(set(labels[part])) for part in partition_evenly(600, 20, np.random.default_rng(0))) >= 6
+    assert (
+        min(len(set(labels[part])) for part in partition_evenly(600, 20, np.random.default_rng(0)))
+        >= 6
+    )
 
 
 @laws
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=60), st.floats(0.01, 0.99), st.integers(0, 99))
-def test_holding_out_leaves_every_owner_something(owners: list[int], fraction: float, seed: int) -> None:
+@given(
+    st.lists(st.integers(0, 9), min_size=2, max_size=60), st.floats(0.01, 0.99), st.integers(0, 99)
+)
+def test_holding_out_leaves_every_owner_something(
+    owners: list[int], fraction: float, seed: int
+) -> None:
     owner = np.unique(owners, return_inverse=True)[1].astype(np.int64)
     rng = np.random.default_rng(seed)
     if 1 <= round(fraction * owner.size) < owner.size:
@@ -68,5 +75,7 @@ def test_holding_out_leaves_every_owner_something(owners: list[int], fraction: f
             hold_out(owner.size, fraction, rng, "examples")
     mine = hold_out_of_each_user(owner, fraction, seed)
     others = np.where(owner == 0, 0, (owner * 7 + 1) % 10 + 1)  # other users with other rows
-    assert np.array_equal(mine[owner == 0], hold_out_of_each_user(others, fraction, seed)[owner == 0])
+    assert np.array_equal(
+        mine[owner == 0], hold_out_of_each_user(others, fraction, seed)[owner == 0]
+    )
     assert set(owner[~mine]) == set(owner.tolist())

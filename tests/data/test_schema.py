@@ -61,12 +61,28 @@ def test_rows_become_bounded_coordinates_and_nothing_else_decides_them() -> None
 
 def test_a_time_chooses_only_its_own_step() -> None:
     declared = schema()
-    cells = ["2025-12-31T23:00", "2026-02-01", "soon", "", "2026-01-01T00:59+01:00", "0001-01-01T00:00+23:59"]
+    cells = [
+        "2025-12-31T23:00",
+        "2026-02-01",
+        "soon",
+        "",
+        "2026-01-01T00:59+01:00",
+        "0001-01-01T00:00+23:59",
+    ]
     assert declared.columns["when"].labels(cells) == 6 * [""]
-    same = ["2026-01-01T05:59", "2026-01-01T05:59Z", "2026-01-01 06:59+01:00", "2025-12-31T23:59:59.5-06:00"]
+    same = [
+        "2026-01-01T05:59",
+        "2026-01-01T05:59Z",
+        "2026-01-01 06:59+01:00",
+        "2025-12-31T23:59:59.5-06:00",
+    ]
     assert declared.columns["when"].labels(same) == 4 * ["2026-01-01T05:00:00"]
-    there = schema(when={**WHEN, "start": "2026-01-01T00:00+01:00", "end": "2026-01-02T00:00+01:00"})
-    assert there.columns["when"].labels(same) == [f"2026-01-01T0{hour}:00:00+01:00" for hour in (5, 6, 6, 6)]
+    there = schema(
+        when={**WHEN, "start": "2026-01-01T00:00+01:00", "end": "2026-01-02T00:00+01:00"}
+    )
+    assert there.columns["when"].labels(same) == [
+        f"2026-01-01T0{hour}:00:00+01:00" for hour in (5, 6, 6, 6)
+    ]
 
 
 NUMBER = {"kind": "number", "lower": 0, "upper": 3}
@@ -134,7 +150,13 @@ TYPES = {
 }
 WORLDS: dict[str, list[list[Any]]] = {
     "few": [["ann"], [1.0], [3], ["clear"], [7]],
-    "wide": [["quux-1", "quux-2"], [-271828.5, None], [11_111, 0], ["zzyzx", None], [-8675309, None]],
+    "wide": [
+        ["quux-1", "quux-2"],
+        [-271828.5, None],
+        [11_111, 0],
+        ["zzyzx", None],
+        [-8675309, None],
+    ],
     "empty": [[], [], [], [], []],
 }
 
@@ -155,13 +177,19 @@ def drafted(folder: Path, world: str, how: str) -> str:
 
 
 def test_a_draft_of_parquet_is_the_same_whatever_the_rows_hold(tmp_path: Path) -> None:
-    """The footer knows how many rows there are, least and largest values, gaps: all functions of rows."""
+    """The footer knows how many rows there are, least and largest values, gaps: all functions of
+    rows.
+    """
     drafts = {
-        drafted(tmp_path / f"{world} {how}", world, how) for world in WORLDS for how in ("plain", "destroyed")
+        drafted(tmp_path / f"{world} {how}", world, how)
+        for world in WORLDS
+        for how in ("plain", "destroyed")
     }
     (draft,) = drafts
     for told in ("271828", "2000-", "zzyzx", "quux", "8675309"):
         assert told not in draft
     kinds = [line.split('"')[1] for line in draft.splitlines() if line.startswith("kind")]
     assert kinds == ["user", "number", "time", "text", "number"]
-    assert all(line.startswith(("#", "[", "kind", "nullable")) for line in draft.splitlines() if line)
+    assert all(
+        line.startswith(("#", "[", "kind", "nullable")) for line in draft.splitlines() if line
+    )

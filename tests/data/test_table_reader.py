@@ -63,7 +63,9 @@ def rows_of(source: Path | int, columns: tuple[str, ...], most: int = 5) -> list
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_lines_of_csv_are_rows_in_any_company_and_however_many_at_once(tmp_path: Path, seed: int) -> None:
+def test_lines_of_csv_are_rows_in_any_company_and_however_many_at_once(
+    tmp_path: Path, seed: int
+) -> None:
     cases = [*LINES.values(), *(JOINED.values() if not seed else ())]
     random.Random(seed).shuffle(cases)
     mark = b"\xef\xbb\xbf" * (seed % 2)
@@ -141,7 +143,12 @@ REFUSED: dict[str, tuple[Name, bytes, tuple[str, ...], str]] = {
     "an empty file": ("rows.csv", b"", (), "must have rows; got an empty table"),
     "a header twice": ("rows.csv", b"a,a\n1,2\n", ("a",), "column 'a' occurs more than once"),
     "no such column": ("rows.csv", b"a,b\n1,2\n", ("c",), "column 'c' is missing; .* has 'a', 'b'"),
-    "a latin header": ("rows.csv", b"caf\xe9,b\n1,2\n", (), "must be UTF-8 text; its first line is not"),
+    "a latin header": (
+        "rows.csv",
+        b"caf\xe9,b\n1,2\n",
+        (),
+        "must be UTF-8 text; its first line is not",
+    ),
     "a quote in the header": ("rows.csv", b'a,"b\n1,2\n', (), "must be one line of CSV"),
     "arrays by name": ("rows.jsonl", b"[1]\n", ("a",), "must be JSON objects if columns are named"),
     "no Parquet": ("rows.parquet", b"PAR1 and nothing more", (), "cannot be read any further"),
@@ -161,7 +168,8 @@ def test_a_table_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> N
 @given(st.lists(st.text("ab\n", max_size=9).map(str.encode), max_size=8), st.integers(1, 6))
 def test_lines_do_not_depend_on_how_they_arrive(pieces: list[bytes], longest: int) -> None:
     reader = Lines(iter([*filter(None, pieces), b""]).__next__, longest)
-    lines, expected = [], [line for line in b"".join(pieces).split(b"\n") if line]
+    lines = []
+    expected = [line for line in b"".join(pieces).split(b"\n") if line]
     while some := reader.take(2):
         lines += some
     assert lines == [line if len(line) <= longest else PASSED_OVER for line in expected]
@@ -180,12 +188,20 @@ def test_a_line_that_is_too_long_is_a_row_without_cells() -> None:
 
 
 CELLS: dict[str, tuple[Any, list[float], list[str]]] = {
-    "text": (["1", " 2 ", "1_0", "", None, "many", "-inf", "٣"], [1, 2, *4 * [np.nan], -np.inf, 3], []),
+    "text": (
+        ["1", " 2 ", "1_0", "", None, "many", "-inf", "٣"],
+        [1, 2, *4 * [np.nan], -np.inf, 3],
+        [],
+    ),
     "integers": (arrow.array([1, None, -3]), [1, np.nan, -3], ["1", "", "-3"]),
     "huge integers": (arrow.array([2**62 + 1]), [float(2**62)], [str(2**62 + 1)]),
     "floats": (arrow.array([0.5, None, np.nan]), [0.5, np.nan, np.nan], ["0.5", "", "nan"]),
     "truth values": (arrow.array([True, False, None]), [1, 0, np.nan], ["true", "false", ""]),
-    "categories": (arrow.array(["1", None, "x"]).dictionary_encode(), [1, np.nan, np.nan], ["1", "", "x"]),
+    "categories": (
+        arrow.array(["1", None, "x"]).dictionary_encode(),
+        [1, np.nan, np.nan],
+        ["1", "", "x"],
+    ),
     "bytes": (arrow.array([b"7", b"\xff", None]), [7, np.nan, np.nan], ["7", "\ufffd", ""]),
     "text that is no text": (
         arrow.array([b"7", b"\xff"], arrow.binary()).view(arrow.string()),

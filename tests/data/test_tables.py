@@ -1,4 +1,6 @@
-"""Tables as data sets: what is read, what is refused, who gets what, and that a row moves its owner alone."""
+"""Tables as data sets: what is read, what is refused, who gets what, and that a row moves its owner
+alone.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import torch
 from fedmf.data import Dataset, Table
 from fedmf.data.cells import read_user_list
 
-USERS, ROWS = 10, 60
+USERS = 10
+ROWS = 60
 USER_LIST = [f"u{u}" for u in (3, 1, 0, 2, 9, 4, 8, 6, 5, 7)]
 SCHEMA = """
 [columns.who]
@@ -42,8 +45,8 @@ PLAIN: dict[str, Any] = {
     "class_names": ("no", "yes"),
     "input_shape": (2,),
 }
-#: With each partition the users' own names or made-up ones, and whose the test part is. By labels, who owns
-#: what is a function of all of them, which `public_inputs` says.
+#: With each partition the users' own names or made-up ones, and whose the test part is. By labels,
+#: who owns what is a function of all of them, which `public_inputs` says.
 SPREADS: dict[str, dict[str, Any]] = {
     "by user": {"partition": "by-user", "users": 8},
     "by example": {"partition": "by-user", "users": 10, "test_split": "examples"},
@@ -53,7 +56,9 @@ SPREADS: dict[str, dict[str, Any]] = {
 
 
 def rows() -> list[list[str]]:
-    return [[f"u{i % USERS}", f"{i}.5", str(-i % 50), ("no", "yes")[i % 2], "x"] for i in range(ROWS)]
+    return [
+        [f"u{i % USERS}", f"{i}.5", str(-i % 50), ("no", "yes")[i % 2], "x"] for i in range(ROWS)
+    ]
 
 
 def table(folder: Path, lines: list[list[str]] | None = None, **options: Any) -> Table:
@@ -63,7 +68,11 @@ def table(folder: Path, lines: list[list[str]] | None = None, **options: Any) ->
     (folder / "users.txt").write_text("\n".join(USER_LIST))
     text = "\n".join(["who,a,b,y,note", *map(",".join, rows() if lines is None else lines)])
     (folder / "rows.csv").write_text(text + "\n", "utf-8", "surrogateescape")
-    where = {"path": str(folder / "rows.csv"), "user_column": "who", "user_list": str(folder / "users.txt")}
+    where = {
+        "path": str(folder / "rows.csv"),
+        "user_column": "who",
+        "user_list": str(folder / "users.txt"),
+    }
     return Table(**{**where, **PLAIN, **SPREADS["by user"], "seed": 1, **options})
 
 
@@ -77,7 +86,9 @@ def examples(data: Dataset, user: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def check(clean: Dataset, hostile: Dataset, user: int, gone: int) -> None:
-    """All that does not belong to the user is the same to the bit; the user has lost so many rows."""
+    """All that does not belong to the user is the same to the bit; the user has lost so many
+    rows.
+    """
     assert list(clean.user_ids) == list(hostile.user_ids)
     assert (clean.classes, clean.structure, clean.test_owner) == (
         hostile.classes,
@@ -93,7 +104,8 @@ def check(clean: Dataset, hostile: Dataset, user: int, gone: int) -> None:
     assert torch.isfinite(examples(hostile, user)[0]).all()
 
 
-#: A row that is spoilt, and whether that makes it nobody's; whose row it is counts with people only.
+#: A row that is spoilt, and whether that makes it nobody's; whose row it is counts with people
+#: only.
 SPOILT: dict[str, tuple[Callable[[list[str]], list[str]], bool]] = {
     "no number": (lambda row: [row[0], "many", *row[2:]], True),
     "NaN": (lambda row: [row[0], "nan", *row[2:]], True),
@@ -115,7 +127,8 @@ def test_a_spoilt_row_moves_its_owner_alone(tmp_path: Path, case: str, spread: i
     clean = table(tmp_path / "clean", **SPREADS[name]).load()
     user = int(np.argmax(clean.sizes(np.arange(clean.users))))
     row = int(clean.owned[user][len(clean.owned[user]) // 2])
-    lines, (spoil, bad) = rows(), SPOILT[case]
+    lines = rows()
+    spoil, bad = SPOILT[case]
     lines[row] = spoil(lines[row])
     hostile = table(tmp_path / "hostile", lines, **SPREADS[name]).load()
     by_user = SPREADS[name]["partition"] == "by-user"
@@ -139,7 +152,11 @@ def test_who_is_held_out_depends_on_user_list_and_seed_alone(tmp_path: Path) -> 
         one = table(tmp_path, test_split=test_split, users=users).load()
         fewer = [row for row in rows()[::3] if row[0] != "u3"]
         other = table(tmp_path, fewer, test_split=test_split, users=users).load()
-        assert one.user_ids == other.user_ids == tuple(name for name in USER_LIST if name in one.user_ids)
+        assert (
+            one.user_ids
+            == other.user_ids
+            == tuple(name for name in USER_LIST if name in one.user_ids)
+        )
         assert one.test_owner == ("held-out users" if test_split == "auto" else "training users")
         if test_split == "examples":
             assert other.sizes(np.arange(10))[one.index_of("u3")] == 0
@@ -150,7 +167,8 @@ def test_every_row_is_held_out_or_owned_once(tmp_path: Path, spread: str) -> Non
     people = "by" in spread
     for test_split, users in (("examples", 10), ("users", 8)):
         data = table(
-            tmp_path, **{**SPREADS[spread], "test_split": test_split, "users": users if people else 7}
+            tmp_path,
+            **{**SPREADS[spread], "test_split": test_split, "users": users if people else 7},
         ).load()
         features, labels = data.examples(np.arange(data.users))
         rows_of = [part[:, 0].int().tolist() for part in (features, data.test_features)]
@@ -165,7 +183,11 @@ def test_every_row_is_held_out_or_owned_once(tmp_path: Path, spread: str) -> Non
 def test_the_same_rows_in_every_format_and_in_parts(tmp_path: Path) -> None:
     expected = table(tmp_path / "csv").load()
     columns = dict(zip(("who", "a", "b", "y", "note"), zip(*rows(), strict=True), strict=True))
-    numbers = {**columns, "a": [float(a) for a in columns["a"]], "b": [int(b) for b in columns["b"]]}
+    numbers = {
+        **columns,
+        "a": [float(a) for a in columns["a"]],
+        "b": [int(b) for b in columns["b"]],
+    }
     folder = tmp_path / "parts"
     folder.mkdir()
     whole = arrow.table(numbers)
@@ -173,7 +195,9 @@ def test_the_same_rows_in_every_format_and_in_parts(tmp_path: Path) -> None:
     lines = whole.slice(20, 20).to_pandas().to_json(orient="records", lines=True)
     spoilt = '{"who": ["u0"], "a": [1], "y": ["no"]}\n'  # whose lists are its own
     (folder / "2.jsonl").write_text(spoilt + lines)
-    whole.slice(40).to_pandas()[["y", "note", "b", "who", "a"]].to_csv(folder / "3.csv.gz", index=False)
+    whole.slice(40).to_pandas()[["y", "note", "b", "who", "a"]].to_csv(
+        folder / "3.csv.gz", index=False
+    )
     (folder / "notes.txt").write_text("nothing")
     check(expected, table(tmp_path / "csv", path=str(folder)).load(), 0, 0)
 
@@ -192,7 +216,9 @@ def test_by_a_schema_features_are_coordinates_and_labels_categories(tmp_path: Pa
 
 def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
     lines = rows()
-    lines[7][1], lines[8][2], lines[9][3] = "old", "", "perhaps"
+    lines[7][1] = "old"
+    lines[8][2] = ""
+    lines[9][3] = "perhaps"
     options: dict[str, Any] = {
         "label_column": "",
         "label_columns": ("b", "y"),
@@ -202,7 +228,10 @@ def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
     data = by_schema(tmp_path, lines, **options).load()
     good = [row for i, row in enumerate(lines) if i not in (7, 8, 9)]
     found = torch.cat(
-        [torch.cat(data.examples(np.arange(5)), 1), torch.cat([data.test_features, data.test_labels], 1)]
+        [
+            torch.cat(data.examples(np.arange(5)), 1),
+            torch.cat([data.test_features, data.test_labels], 1),
+        ]
     )
     expected = [[(float(a) - 40) / 20, float(b) / 50, float(y == "yes")] for _, a, b, y, _ in good]
     np.testing.assert_allclose(sorted(found.tolist()), sorted(expected), rtol=1e-6)
@@ -233,12 +262,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "user_column and user_list must be named with a user list",
     ),
     "one class": ({"class_names": ("x",)}, "class_names must be two or more different labels"),
-    "an empty range": ({"class_names": ("5..3", "x")}, r"ranges of 1 to 1000000 numbers; got 5\.\.3"),
+    "an empty range": (
+        {"class_names": ("5..3", "x")},
+        r"ranges of 1 to 1000000 numbers; got 5\.\.3",
+    ),
     "texts and shape": ({"text_column": "note"}, "input_shape must be left out with text_column"),
     "a shape": ({"input_shape": (3,)}, "input-shape must multiply to the 2 entries of an example"),
-    "users": ({"users": 9}, "must be 8 with this user_list: it names 10, of whom 2 are held out; got 9"),
+    "users": (
+        {"users": 9},
+        "must be 8 with this user_list: it names 10, of whom 2 are held out; got 9",
+    ),
     "no such column": ({"feature_columns": ("c",)}, "column 'c' is missing; .* has 'who', 'a'"),
-    "the label": ({"feature_columns": ("a", "y")}, "columns must have different names; got a, y, y, who"),
+    "the label": (
+        {"feature_columns": ("a", "y")},
+        "columns must have different names; got a, y, y, who",
+    ),
     "no such file": ({"path": "nowhere.csv"}, "path must name a file .* that exists"),
 }
 
@@ -251,7 +289,9 @@ def test_impossible_options_are_refused_in_one_line(tmp_path: Path) -> None:
 
 
 BY_SCHEMA: dict[str, dict[str, Any]] = {
-    "label_column must be a column that the schema declares as category; got 'a'": {"label_column": "a"},
+    "label_column must be a column that the schema declares as category; got 'a'": {
+        "label_column": "a"
+    },
     "got 'w', none of its columns": {"label_column": "w"},
     "user_column must be a column that the schema declares as user": {"user_column": "note"},
     "declares as number or category": {"feature_columns": ("note",)},
@@ -273,7 +313,11 @@ USER_LISTS: dict[str, tuple[str, bytes, str | None]] = {
     "twice": ("users.txt", b"al\nbo\nal\n", "must contain each user once; got 'al' more than once"),
     "twice by type": ("users.csv", b"who\n12\n12.0\n", "'12' more than once"),
     "nobody": ("users.txt", b"\n", "must contain each user once; got nobody"),
-    "a gap": ("users.csv", b"who,x\nal,1\n,2\n", "must have a user id in each row; got none in row 2"),
+    "a gap": (
+        "users.csv",
+        b"who,x\nal,1\n,2\n",
+        "must have a user id in each row; got none in row 2",
+    ),
     "lost digits": ("users.txt", b"ann\n1e+300\n", "got none in row 2"),
 }
 

@@ -1,4 +1,6 @@
-"""Texts: what they become, whose they are, and that one user's text moves neither others nor a vocabulary."""
+"""Texts: what they become, whose they are, and that one user's text moves neither others nor a
+vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,13 @@ def write(place: Path, rows: pd.DataFrame) -> None:
 def options(place: Path, **fields: Any) -> Table:
     trained(place)
     (place / "users.txt").write_text("\n".join(NAMES))
-    declared = {"users": 6, "test_fraction": 0.25, "length": 8, "partition": "by-user", "user_column": "user"}
+    declared = {
+        "users": 6,
+        "test_fraction": 0.25,
+        "length": 8,
+        "partition": "by-user",
+        "user_column": "user",
+    }
     fields = {**declared, "text_column": "text", **fields}
     fields["user_list"] = str(place / "users.txt") if fields["user_column"] else ""
     for name in ("path", "vocabulary_path"):
@@ -88,7 +96,10 @@ def test_every_form_is_tokens_and_a_users_text_moves_nobody_else(
     assert 0 <= int(features.min()) <= int(features.max()) < clean.vocabulary
     assert clean.structure.features.bound == clean.vocabulary
     assert int(labels.max()) < (clean.classes or clean.vocabulary)
-    assert data.tokens.digest in {entry.name: entry.value for entry in data.public_inputs()}["vocabulary"]
+    assert (
+        data.tokens.digest
+        in {entry.name: entry.value for entry in data.public_inputs()}["vocabulary"]
+    )
     by_user = data.partition == "by-user"
     victim = clean.user_ids[2] if by_user else "u3"
     row = ROWS.index[ROWS["user"] == victim][1]
@@ -100,7 +111,9 @@ def test_every_form_is_tokens_and_a_users_text_moves_nobody_else(
         moved = [
             user
             for user in range(6)
-            for mine, theirs in [(clean.examples(np.array([user])), hostile.examples(np.array([user])))]
+            for mine, theirs in [
+                (clean.examples(np.array([user])), hostile.examples(np.array([user])))
+            ]
             if not all(map(torch.equal, mine, theirs))
         ]
         tests = not torch.equal(hostile.test_features, clean.test_features)

@@ -64,7 +64,11 @@ def test_large_integers_and_decimals_are_exact_and_large_floats_nobodys() -> Non
     large = 2**62 + 1
     assert texts_of_ids(pa.array([large]), "who") == [str(large)]
     assert texts_of_ids(pa.array([Decimal(10**20 + 1)]), "who") == [str(10**20 + 1)]
-    assert [canonical_id(text) for text in ("1e+300", f"{2**53}.0", "9" * 5000)] == ["", "", "9" * 5000]
+    assert [canonical_id(text) for text in ("1e+300", f"{2**53}.0", "9" * 5000)] == [
+        "",
+        "",
+        "9" * 5000,
+    ]
 
 
 def test_what_no_record_can_hold_names_nobody() -> None:
@@ -81,7 +85,9 @@ def test_dictionaries_chunks_and_what_is_no_id() -> None:
     assert texts_of_ids(pa.nulls(2), "who") == [None, None]
     assert texts_of_ids(pa.chunked_array([], pa.string()), "who") == []
     for wrong in (pa.array([True]), pa.array([[1]]), pa.array([pd.Timestamp("2026-01-01")])):
-        with pytest.raises(ValueError, match="column 'who' must hold user ids, as strings or integers"):
+        with pytest.raises(
+            ValueError, match="column 'who' must hold user ids, as strings or integers"
+        ):
             texts_of_ids(wrong, "column 'who'")
 
 

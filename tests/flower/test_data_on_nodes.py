@@ -1,11 +1,22 @@
-"""Data that stay on their nodes: the server knows a user list, each node trains the users of its own file."""
+"""Data that stay on their nodes: the server knows a user list, each node trains the users of its
+own file.
+"""
 
 import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.clinics import CLINICS, USERS, Clinics, carried_out, clinics, configuration, rows, written_places
+from support.clinics import (
+    CLINICS,
+    USERS,
+    Clinics,
+    carried_out,
+    clinics,
+    configuration,
+    rows,
+    written_places,
+)
 
 import fedmf
 from fedmf.data import (
@@ -32,10 +43,15 @@ def on_one_machine(places: Path, path: Path) -> np.ndarray:
     config = configuration(places)
     described = run_of(config)
     source = OnNodes(
-        users=12, path=str(places / "all.csv"), user_list=str(config["data.user-list"]),
-        feature_columns=("age", "dose"), label_column="outcome", user_column="who",
-        class_names=("ill", "well"), input_shape=(2,),
-    )  # fmt: skip
+        users=12,
+        path=str(places / "all.csv"),
+        user_list=str(config["data.user-list"]),
+        feature_columns=("age", "dose"),
+        label_column="outcome",
+        user_column="who",
+        class_names=("ill", "well"),
+        input_shape=(2,),
+    )
     (places / "all.csv").write_text(rows(USERS))
     task = classification(source.here(), described.task_source.model.build((2,), 2))  # type: ignore[attr-defined]
     run = dataclasses.replace(described, task=task)
@@ -44,15 +60,20 @@ def on_one_machine(places: Path, path: Path) -> np.ndarray:
 
 def test_the_model_is_that_of_all_data_in_one_place(places: Path) -> None:
     config = configuration(places)
-    model, reports, _ = carried_out(run_of(config), places / "run", clinics(places, config, "a", "b", "c"))
+    model, reports, _ = carried_out(
+        run_of(config), places / "run", clinics(places, config, "a", "b", "c")
+    )
     assert [report.present for report in reports] == 6 * [4]
     assert not any(report.failures for report in reports)
     assert np.array_equal(model, on_one_machine(places, places / "same"))
 
 
-def test_the_server_opens_no_file_but_the_user_list(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_opens_no_file_but_the_user_list(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Planning, starting, resuming and stating are done where no user's rows can be read."""
-    config, opened = configuration(places, **{"execution.enrolment": "keys"}), list[str]()
+    config = configuration(places, **{"execution.enrolment": "keys"})
+    opened = list[str]()
     real = Path.open
 
     def noting(path: Path, *arguments, **keys):  # type: ignore[no-untyped-def]
@@ -120,7 +141,9 @@ def test_what_a_node_says_is_what_its_file_and_its_user_list_say(places: Path) -
 
 
 def test_one_users_broken_rows_change_that_users_update_alone(places: Path) -> None:
-    """Neighbouring worlds: who is present is the same, and everybody else's update keeps its bits."""
+    """Neighbouring worlds: who is present is the same, and everybody else's update keeps its
+    bits.
+    """
     updates: dict[str, dict[tuple[str, int], np.ndarray]] = {}
 
     class Noting(Clinics):
@@ -143,7 +166,11 @@ def test_one_users_broken_rows_change_that_users_update_alone(places: Path) -> N
         config = configuration(places, **{"cohorts.rounds": 1, "cohorts.users-per-round": 12})
         nodes = [{"data-path": str(places / name / "rows.csv")} for name in "abc"]
         carried_out(run_of(config), places / world, Noting(app, config, nodes))
-    assert updates["whole"].keys() >= updates["broken"].keys() >= {(u, 0) for u in USERS if u != USERS[6]}
+    assert (
+        updates["whole"].keys()
+        >= updates["broken"].keys()
+        >= {(u, 0) for u in USERS if u != USERS[6]}
+    )
     for key, update in updates["broken"].items():
         if key[0] != USERS[6]:
             assert np.array_equal(update, updates["whole"][key])

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.clinics import USERS, Clinics, carried_out, clinics, configuration, rows, written_places
+from support.clinics import (
+    USERS,
+    Clinics,
+    carried_out,
+    clinics,
+    configuration,
+    rows,
+    written_places,
+)
 
 import fedmf
 from fedmf.data import read_schema
@@ -53,7 +61,12 @@ def test_every_node_reads_its_own_file_by_the_schema(places: Path) -> None:
     """The model is that of one table with all rows and the same schema, bad rows included."""
     everybody = [*USERS, *(f"volunteer-{i:02d}" for i in range(3))]
     text = rows(everybody)
-    for user, bad in ((USERS[1], "x,1"), (USERS[6], "0.5,"), (USERS[9], "1e999,1"), (USERS[10], "nan,nan")):
+    for user, bad in (
+        (USERS[1], "x,1"),
+        (USERS[6], "0.5,"),
+        (USERS[9], "1e999,1"),
+        (USERS[10], "nan,nan"),
+    ):
         line = next(line for line in text.splitlines() if f",{user}," in line)
         text = text.replace(line, f"{bad},{line.split(',', 2)[2]}")
     (places / "all.csv").write_text(text)
@@ -74,18 +87,24 @@ def test_every_node_reads_its_own_file_by_the_schema(places: Path) -> None:
     for clinic, users in (("a", trained[:5]), ("b", trained[5:9]), ("c", trained[9:])):
         mine = [line for line in lines if line.split(",")[2] in users]
         (places / clinic / "rows.csv").write_text("\n".join([head, *mine]) + "\n")
-    model, reports, path = carried_out(run_of(config), places / "run", clinics(places, config, "a", "b", "c"))
+    model, reports, path = carried_out(
+        run_of(config), places / "run", clinics(places, config, "a", "b", "c")
+    )
     assert [report.present for report in reports] == 6 * [4]
     assert np.array_equal(model, fedmf.simulate(whole, places / "whole").parameters.numpy())
     inputs = {
         entry["name"]: entry["source"]
         for entry in json.loads((path / "statement.json").read_text())["public_inputs"]
     }
-    assert inputs["classes"] == inputs["normalisation"] == f"declared: schema {config['data.schema']}"
+    assert (
+        inputs["classes"] == inputs["normalisation"] == f"declared: schema {config['data.schema']}"
+    )
 
 
 def test_a_node_with_another_schema_serves_nobody(places: Path) -> None:
-    """Where its scaling is another one, and where it has the same schema in another place and layout."""
+    """Where its scaling is another one, and where it has the same schema in another place and
+    layout.
+    """
     config = by_schema(places)
     (places / "own.toml").write_text("# the same\n" + SCHEMA.replace("0.7", "0.70"))
     (places / "other.toml").write_text(SCHEMA.replace("0.7", "0.8"))

@@ -34,7 +34,10 @@ def served(users: ServedUsers, grid: InProcessGrid | None = None) -> dict[str, i
     """Look for nodes; which node serves whom then."""
     if grid is not None:
         users.refresh(grid)
-    return {user: node - FIRST for user, node in users.nodes_of(dict(enumerate(users.user_list))).items()}
+    return {
+        user: node - FIRST
+        for user, node in users.nodes_of(dict(enumerate(users.user_list))).items()
+    }
 
 
 class World(InProcessGrid):
@@ -46,8 +49,12 @@ class World(InProcessGrid):
     """
 
     def __init__(self, claims: dict[int, object], alive: list[int]) -> None:
-        self.claims, self.alive, self.asked, self.late = claims, alive, list[int](), set[int]()
-        app, self.names = ClientApp(), dict[str, int]()
+        self.claims = claims
+        self.alive = alive
+        self.asked = list[int]()
+        self.late = set[int]()
+        app = ClientApp()
+        self.names = dict[str, int]()
 
         def answer(message: Message, context: Context) -> Message:
             node = int(context.node_config["partition-id"])
@@ -75,7 +82,9 @@ class World(InProcessGrid):
         return pushed
 
     def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
-        return super().pull_messages([name for name in message_ids if self.names[name] not in self.late])
+        return super().pull_messages(
+            [name for name in message_ids if self.names[name] not in self.late]
+        )
 
 
 Claimed = tuple[ServedUsers, list[str]]
@@ -83,7 +92,9 @@ Claimed = tuple[ServedUsers, list[str]]
 
 @pytest.fixture(params=[Population, ClientReportedIdentity])
 def claimed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Claimed:
-    """Either identity that asks nodes, without pauses before one is asked again; lines that it told."""
+    """Either identity that asks nodes, without pauses before one is asked again; lines that it
+    told.
+    """
     for pause in ("_AFTER_BAD", "_AFTER_NONE"):
         monkeypatch.setattr(f"fedmf.flower.identity.{pause}", 0.0)
     lines: list[str] = []
@@ -100,7 +111,9 @@ def test_a_claim_on_a_user_that_a_living_node_serves_changes_nothing(claimed: Cl
     assert any("'ann' is claimed by several nodes" in line for line in lines)
 
 
-def test_a_user_is_served_by_who_comes_back_and_by_another_node_while_it_is_gone(claimed: Claimed) -> None:
+def test_a_user_is_served_by_who_comes_back_and_by_another_node_while_it_is_gone(
+    claimed: Claimed,
+) -> None:
     world = World({0: "ann", 5: "ann"}, [0])
     served(claimed[0], world)
     world.alive[:] = [0, 5]
@@ -125,7 +138,8 @@ def test_a_node_that_comes_back_for_another_user_serves_that_one_alone(claimed: 
     """Its data would otherwise take part under both ids, more often than (k, b) allows."""
     world = World({0: "ann", 1: "eve"}, [0, 1])
     assert served(claimed[0], world) == {"ann": 0, "eve": 1}
-    world.claims[0], world.alive[:] = "bob", [1]
+    world.claims[0] = "bob"
+    world.alive[:] = [1]
     served(claimed[0], world)
     world.alive[:] = [0, 1]
     assert served(claimed[0], world) == {"bob": 0, "eve": 1}
@@ -152,8 +166,12 @@ def test_a_node_that_fails_is_asked_again_a_bounded_number_of_times(claimed: Cla
     assert [world.asked.count(node) for node in (0, 1, 2)] == [2, 1, 6]
 
 
-def test_a_silent_node_is_waited_for_before_the_first_round_alone(claimed: Claimed, own_time) -> None:  # type: ignore[no-untyped-def]
-    """All answers of that time count as given at once; a later one counts, and nobody waits for it."""
+def test_a_silent_node_is_waited_for_before_the_first_round_alone(
+    claimed: Claimed, own_time
+) -> None:  # type: ignore[no-untyped-def]
+    """All answers of that time count as given at once; a later one counts, and nobody waits for
+    it.
+    """
     users, lines = claimed
     world = World({0: "ann", 1: "bob", 2: "bob"}, [0, 1, 2])
     world.late = {0, 2}
@@ -174,20 +192,27 @@ def test_a_silent_node_is_waited_for_before_the_first_round_alone(claimed: Claim
     assert served(users, world) == {"ann": 0}
 
 
-def test_virtual_nodes_that_are_too_few_are_waited_for_as_long_as_a_handshake(own_time, caplog) -> None:  # type: ignore[no-untyped-def]
+def test_virtual_nodes_that_are_too_few_are_waited_for_as_long_as_a_handshake(
+    own_time, caplog
+) -> None:  # type: ignore[no-untyped-def]
     caplog.set_level("INFO", "flwr")
     said = "users=4 needs as many nodes, and 2 are connected"
     elsewhere: Any = Cohort(InProcessGrid(ClientApp(), nodes=2), [1, 2])
     with pytest.raises(RuntimeError, match=f"no user can be asked after 5 s of waiting: {said}"):
         NodeIdentity(4).gather(elsewhere, timeout=3600.0, limit=5.0)
     assert own_time.now == pytest.approx(5.0)
-    assert [record.getMessage() for record in caplog.records] == [f"fedmf: waiting for users: {said}"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"fedmf: waiting for users: {said}"
+    ]
 
 
 def test_pauses_between_handshakes_double(own_time) -> None:  # type: ignore[no-untyped-def]
-    world, users, times = World({0: OSError("no")}, [0]), Population(USER_LIST), list[int]()
+    world = World({0: OSError("no")}, [0])
+    users = Population(USER_LIST)
+    times = list[int]()
     for second in range(100):
-        own_time.now, before = float(second), len(world.asked)
+        own_time.now = float(second)
+        before = len(world.asked)
         users.refresh(world)
         times += [second] * (len(world.asked) - before)
     assert times == [0, 1, 3, 7, 15, 31]
@@ -212,7 +237,8 @@ class Link(World):
     """Nodes with keys; ``keys`` says who is there, by node, and ``status`` what is said of it."""
 
     def __init__(self, keys: dict[int, bytes], claims: dict[int, object] | None = None) -> None:
-        self.keys, self.status = keys, dict[int, str]()
+        self.keys = keys
+        self.status = dict[int, str]()
         super().__init__(claims or {}, [])
 
     def get_nodes(self) -> list[NodeInfo]:
@@ -254,7 +280,8 @@ def test_a_key_says_who_a_node_is_and_strangers_serve_nobody(file: Path) -> None
 
 def test_nodes_with_one_key_and_users_with_two(file: Path) -> None:
     lines: list[str] = []
-    users, link = EnrolledIdentity(file, lines.append), Link({0: listed(0)})
+    users = EnrolledIdentity(file, lines.append)
+    link = Link({0: listed(0)})
     assert served(users, link) == {"ann": 0}
     link.keys[5] = listed(0)
     assert served(users, link) == {"ann": 0}
@@ -276,12 +303,17 @@ def test_nodes_with_one_key_and_users_with_two(file: Path) -> None:
         (f"{KEYS[0]} a\n{KEYS[1][:60]} b", "line 2 of .* must hold public keys as ssh-keygen"),
         (f"{KEYS[0]} a\n{KEYS[0]} a", "line 2 of .* each key of a user once; got 'a'"),
         (f"{KEYS[0]} a\n{KEYS[0]} b", "enrolled for one user; got one for 'a' and 'b'"),
-        (f"{_public(ed25519.Ed25519PrivateKey.generate())} a", "line 1 of .* must hold public keys"),
+        (
+            f"{_public(ed25519.Ed25519PrivateKey.generate())} a",
+            "line 1 of .* must hold public keys",
+        ),
         (f"{KEYS[0]} a\x1b[2J", "1 to 256 printable characters"),
     ],
     ids=range(7),
 )
-def test_what_is_wrong_with_a_file_is_said_in_one_line(text: str, what: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_file_is_said_in_one_line(
+    text: str, what: str, tmp_path: Path
+) -> None:
     path = tmp_path / "enrolled"
     path.write_text(text)
     with pytest.raises(ConfigError, match=what) as error:
@@ -290,8 +322,14 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(text: str, what: str, tmp
 
 
 def test_nodes_of_our_own_app_may_claim_what_their_key_is_enrolled_for() -> None:
-    """Several users on a node; what a stranger claims, and what a node claims beyond, is nothing."""
-    claims: dict[int, object] = {0: ["ann", "bob", "eve"], 1: ["eve", "ann"], 2: ["ann", "bob", "eve"]}
+    """Several users on a node; what a stranger claims, and what a node claims beyond, is
+    nothing.
+    """
+    claims: dict[int, object] = {
+        0: ["ann", "bob", "eve"],
+        1: ["eve", "ann"],
+        2: ["ann", "bob", "eve"],
+    }
     der = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     keys = [SECRETS[place].public_key().public_bytes(*der) for place in (0, 1)]
     lines: list[str] = []
@@ -303,10 +341,12 @@ def test_nodes_of_our_own_app_may_claim_what_their_key_is_enrolled_for() -> None
     assert sum("for whom its key is not enrolled" in line for line in lines) == 2
 
 
-@pytest.mark.parametrize(("late", "nodes"), [(0.0, [0, 1, 0, 1]), (99.0, [0, 1, 0, 1]), (999.0, [0] * 4)])
+@pytest.mark.parametrize(
+    ("late", "nodes"), [(0.0, [0, 1, 0, 1]), (99.0, [0, 1, 0, 1]), (999.0, [0] * 4)]
+)
 def test_workers_share_the_work_and_are_waited_for(own_time, late: float, nodes: list[int]) -> None:  # type: ignore[no-untyped-def]
-    """In turn, the users with the most examples first. Whom the first round asks does not depend on how
-    quickly workers start, up to the time of a round.
+    """In turn, the users with the most examples first. Whom the first round asks does not depend on
+    how quickly workers start, up to the time of a round.
     """
     users = np.repeat(["ann", "bob", "eve", "joe"], [5, 1, 3, 4])
     data = fedmf.Dataset.from_arrays(np.zeros((13, 1)), np.zeros(13), users, user_list="from-data")

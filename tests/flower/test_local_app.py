@@ -1,4 +1,6 @@
-"""Whole Flower apps on this machine: nothing in them knows that it is not Flower's engine that runs them."""
+"""Whole Flower apps on this machine: nothing in them knows that it is not Flower's engine that runs
+them.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,13 @@ def test_what_a_client_writes_reaches_nobody_else() -> None:
 
     def main(grid: Grid, context: Context) -> None:
         content = RecordDict({"config": ConfigRecord({"lr": 1.0, "seen": [0]}), "arrays": arrays})
-        replies = list(grid.send_and_receive([Message(content, n, "train") for n in grid.get_node_ids()]))
+        replies = list(
+            grid.send_and_receive([Message(content, n, "train") for n in grid.get_node_ids()])
+        )
         assert [value(reply) for reply in replies] == [2.5] * 3
-        assert content == RecordDict({"config": ConfigRecord({"lr": 1.0, "seen": [0]}), "arrays": arrays})
+        assert content == RecordDict(
+            {"config": ConfigRecord({"lr": 1.0, "seen": [0]}), "arrays": arrays}
+        )
         assert {name: (a.dtype, a.numpy().tolist()) for name, a in arrays.items()} == dict.fromkeys(
             ("w", "v", "gone"), ("float32", [0.0] * 3)
         )
@@ -119,15 +125,19 @@ def test_an_error_of_a_client_is_an_error_reply(caplog: pytest.LogCaptureFixture
         "<class 'ValueError'>:<'bad row 7'>",
         "<class 'SystemExit'>:<'3'>",
         "<class 'TypeError'>:<'a client app must return a Message; got NoneType.'>",
-        "<class 'ValueError'>:<'a client app must return Message(..., reply_to=message); got a reply to "
-        "another.'>",
+        (
+            "<class 'ValueError'>:<'a client app must return Message(..., reply_to=message); got a"
+            " reply to another.'>"
+        ),
         "<class 'ValueError'>:<'the run config of a context must not be changed; the client did.'>",
         "<class 'asyncio.exceptions.CancelledError'>:<'mine'>",
         "",
         "<class 'ValueError'>:<'bad row 7'>",
     ]
     told = [record for record in caplog.records if "bad row 7" in record.getMessage()]
-    assert [record.getMessage() for record in told] == ["client app failed: ValueError: bad row 7"] * 2
+    assert [record.getMessage() for record in told] == [
+        "client app failed: ValueError: bad row 7"
+    ] * 2
     assert [record.exc_info is not None for record in told] == [True, False], "the traceback once"
 
 
@@ -158,7 +168,10 @@ def test_a_seed_fixes_every_draw_and_leaves_the_generators_alone() -> None:
                 keep(context, ask(*cohort), f"cohort {number}")
 
         state = run_app(asking(body), drawing, num_supernodes=4, seed=seed)
-        return [kept(state, "server"), *(kept(state, f"cohort {place}") for place in range(len(cohorts)))]
+        return [
+            kept(state, "server"),
+            *(kept(state, f"cohort {place}") for place in range(len(cohorts))),
+        ]
 
     def seeded() -> None:
         random.seed(1)
@@ -172,7 +185,8 @@ def test_a_seed_fixes_every_draw_and_leaves_the_generators_alone() -> None:
     assert draws() == expected
     numbers = [number for part in first for number in part]
     assert len(set(numbers)) == len(numbers) == 7
-    # Another order, and other nodes in between: the same draws for the same message of the same node.
+    # Another order, and other nodes in between: the same draws for the same message of the same
+    # node.
     server, (of3, of1), (next3, of0, next1) = run(5, (3, 1), (3, 0, 1))
     assert first == [server, [of0, of1, first[1][2], of3], [next1, next3]]
     assert run(6, (0,))[1] != first[1][:1]
@@ -212,7 +226,8 @@ def test_the_app_of_a_folder_runs_with_its_config_and_overrides(
         monkeypatch.setenv(home, str(tmp_path / "home"))
     components = 'serverapp = "counting.parts:server"\nclientapp = "counting.parts:client"'
     (tmp_path / "pyproject.toml").write_text(
-        f"[tool.flwr.app.components]\n{components}\n[tool.flwr.app.config]\nnum-rounds = 2\nmodel.width = 8\n"
+        f"[tool.flwr.app.components]\n{components}\n[tool.flwr.app.config]\nnum-rounds ="
+        " 2\nmodel.width = 8\n"
     )
     (tmp_path / "counting").mkdir()
     (tmp_path / "counting" / "__init__.py").touch()
@@ -240,7 +255,12 @@ def test_the_app_of_a_folder_runs_with_its_config_and_overrides(
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(changes: dict[str, Any], error: str) -> None:
-    arguments = {"server_app": ServerApp(), "client_app": ClientApp(), "num_supernodes": 2, **changes}
+    arguments = {
+        "server_app": ServerApp(),
+        "client_app": ClientApp(),
+        "num_supernodes": 2,
+        **changes,
+    }
     with pytest.raises(ConfigError, match=error) as caught:
         run_app(**arguments)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,6 @@
-"""Pulling: what is wrong with a reply stays with it; Flower's link is pulled as the pinned version does."""
+"""Pulling: what is wrong with a reply stays with it; Flower's link is pulled as the pinned version
+does.
+"""
 
 from types import SimpleNamespace
 
@@ -28,7 +30,9 @@ def asked() -> list[Message]:
 
 def answer(message: Message) -> Message:
     numbers = Array(np.arange(5, dtype=np.float32) + message.metadata.dst_node_id)
-    content = RecordDict({"arrays": ArrayRecord({"update": numbers}), "config": ConfigRecord({"round": 1})})
+    content = RecordDict(
+        {"arrays": ArrayRecord({"update": numbers}), "config": ConfigRecord({"round": 1})}
+    )
     return Message(content, reply_to=message)
 
 
@@ -39,7 +43,8 @@ class Link(HttpGrid):
         super().__init__(token="none")
         self.set_run(empty_run())
         self.objects: dict[str, bytes] = {}
-        self.laid, self.confirmed = {}, []
+        self.laid = {}
+        self.confirmed = []
         for place, message in enumerate(asked()):
             reply = answer(message)
             proto = message_to_proto(Message(RecordDict(), reply_to=message))
@@ -53,19 +58,24 @@ class Link(HttpGrid):
     @property
     def _runtime_client(self):
         return SimpleNamespace(
-            PullMessages=self.pull, PullObject=self.pull_object, ConfirmMessageReceived=self.confirmed.append
+            PullMessages=self.pull,
+            PullObject=self.pull_object,
+            ConfirmMessageReceived=self.confirmed.append,
         )
 
     def pull(self, request) -> PullAppMessagesResponse:
         there = [self.laid.pop(name) for name in request.message_ids if name in self.laid]
         return PullAppMessagesResponse(
-            messages_list=[proto for proto, _ in there], message_object_trees=[tree for _, tree in there]
+            messages_list=[proto for proto, _ in there],
+            message_object_trees=[tree for _, tree in there],
         )
 
     def pull_object(self, request) -> SimpleNamespace:
         content = self.objects.get(request.object_id)
         return SimpleNamespace(
-            object_found=content is not None, object_available=content != b"", object_content=content
+            object_found=content is not None,
+            object_available=content != b"",
+            object_content=content,
         )
 
 
@@ -76,9 +86,12 @@ def pulled(link: Link, seconds: float = 20.0, most_bytes=lambda _: 2**32) -> dic
 
 
 def test_our_pull_gives_what_flowers_gives() -> None:
-    one, other = Link(), Link()
-    other.objects, other.laid = dict(one.objects), dict(one.laid)
-    ours, flowers = pulled(one), list(other.pull_messages([f"m{place}" for place in range(NODES)]))
+    one = Link()
+    other = Link()
+    other.objects = dict(one.objects)
+    other.laid = dict(one.laid)
+    ours = pulled(one)
+    flowers = list(other.pull_messages([f"m{place}" for place in range(NODES)]))
     assert len(ours) == len(flowers) == NODES
     for theirs in flowers:
         mine = ours[theirs.metadata.reply_to_message_id]
@@ -122,7 +135,9 @@ def test_a_reply_cannot_say_whose_message_it_answers_or_who_sent_it() -> None:
     assert replies["m0"].metadata.src_node_id == 10
 
 
-def test_replies_that_are_too_large_packed_or_unpacked_are_refused_before_they_are_unpacked() -> None:
+def test_replies_that_are_too_large_packed_or_unpacked_are_refused_before_they_are_unpacked() -> (
+    None
+):
     def edit(place, reply) -> None:
         if place == 1:
             reply.content["arrays"]["update"] = Array(np.zeros(10**6, np.float32))
@@ -134,7 +149,9 @@ def test_replies_that_are_too_large_packed_or_unpacked_are_refused_before_they_a
                     head, body = content.split(b"\0", 1)
                     body = body.replace(b"[0]", b"[" + b"0," * 9999 + b"0]")
                     kind, children, _ = head.split(b" ")
-                    objects[name] = b" ".join([kind, children, str(len(body)).encode()]) + b"\0" + body
+                    objects[name] = (
+                        b" ".join([kind, children, str(len(body)).encode()]) + b"\0" + body
+                    )
 
     replies = pulled(Link(spoil, edit), most_bytes=lambda _: 10**5)
     errors = {name: reply.error.reason for name, reply in replies.items() if reply.has_error()}

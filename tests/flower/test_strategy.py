@@ -61,7 +61,9 @@ BAD_USER_REPLIES: dict[str, Change] = {
     "flat": _rows(np.zeros(DIMENSION, np.float32)),
     "integers": _rows(np.ones((1, DIMENSION), np.int64)),
     "NaN": _rows(np.full((1, DIMENSION), np.nan, np.float32)),
-    "a replay": lambda q, r: reply_with(q, r, round=int(q.content.config_records["config"]["round"]) - 1),
+    "a replay": lambda q, r: reply_with(
+        q, r, round=int(q.content.config_records["config"]["round"]) - 1
+    ),
     "another user": _says(users=["u999"]),
     "another of the cohort": _says(users=["u010"]),
     "two users": _says(users=["u000", "u001"]),
@@ -83,12 +85,15 @@ def named(request: Message) -> list[str]:
 def test_a_bad_reply_is_its_users_zero_and_uses_up_the_noise_row(
     kind: str, good: np.ndarray, tmp_path: Path
 ) -> None:
-    victim, reports = "u003", list[RoundReport]()
+    victim = "u003"
+    reports = list[RoundReport]()
 
     def tamper(request: Message, reply: Message) -> Message:
         return BAD_USER_REPLIES[kind](request, reply) if named(request) == [victim] else reply
 
-    bad = run_small(tmp_path / "bad", ONE_EACH, lambda s: tampering(client_for(s), tamper), reports.append)
+    bad = run_small(
+        tmp_path / "bad", ONE_EACH, lambda s: tampering(client_for(s), tamper), reports.append
+    )
     with Ledger.open(tmp_path / "bad" / "ledger.sqlite", read_only=True) as ledger:
         taken = participations(ledger)
         assert ledger.released == 12
@@ -97,9 +102,12 @@ def test_a_bad_reply_is_its_users_zero_and_uses_up_the_noise_row(
     ]
     failures = [failure for report in reports for failure in report.failures]
     assert [(failure.user, failure.stage) for failure in failures] == 3 * [(victim, "reply")]
-    # All noise rows are the same as in the good run, so exactly the victim's clipped updates are missing.
+    # All noise rows are the same as in the good run, so exactly the victim's clipped updates are
+    # missing.
     x = -TASK.dataset.features[3].numpy() * ONE_EACH.client.learning_rate
-    missing = 3 * x / np.linalg.norm(x) * ONE_EACH.privacy.clip_norm / ONE_EACH.cohorts.users_per_round
+    missing = (
+        3 * x / np.linalg.norm(x) * ONE_EACH.privacy.clip_norm / ONE_EACH.cohorts.users_per_round
+    )
     np.testing.assert_allclose(good - bad, missing, atol=1e-5)  # float32 models of size about 1
 
 
@@ -118,7 +126,12 @@ def test_of_many_rows_a_bad_one_is_one_users_zero(value: float, tmp_path: Path) 
 
     reports: list[RoundReport] = []
     models = [
-        run_small(tmp_path / f"{x}", ROWS, lambda s, x=x: tampering(client_for(s), change(x)), reports.append)
+        run_small(
+            tmp_path / f"{x}",
+            ROWS,
+            lambda s, x=x: tampering(client_for(s), change(x)),
+            reports.append,
+        )
         for x in (0.0, value)
     ]
     assert np.array_equal(*models)
@@ -139,7 +152,11 @@ BAD_SLICES: dict[str, Change] = {
 @pytest.mark.parametrize("kind", BAD_SLICES)
 def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path: Path) -> None:
     def tamper(request: Message, reply: Message) -> Message:
-        return BAD_SLICES[kind](request, reply) if reply.metadata.src_node_id == 2**63 + 1001 else reply
+        return (
+            BAD_SLICES[kind](request, reply)
+            if reply.metadata.src_node_id == 2**63 + 1001
+            else reply
+        )
 
     reports: list[RoundReport] = []
     run = small_run(TASK, workers=2)
@@ -155,7 +172,9 @@ def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path: Path) -> None:
 
 
 def test_replies_over_the_clip_norm_are_clipped_again_by_the_server(tmp_path: Path) -> None:
-    run = small_run(TASK, messages="per-user", private=False, server_momentum=0.0, server_learning_rate=1.0)
+    run = small_run(
+        TASK, messages="per-user", private=False, server_momentum=0.0, server_learning_rate=1.0
+    )
 
     def tamper(request: Message, reply: Message) -> Message:
         huge = np.zeros((len(named(request)), DIMENSION), np.float32)
@@ -172,7 +191,8 @@ def test_training_in_place_does_not_reach_the_servers_model(tmp_path: Path) -> N
     """The raw updates of users would enter the next model without clipping or noise."""
 
     def vandal(session: Session) -> ClientApp:
-        inner, outer = client_for(session), ClientApp()
+        inner = client_for(session)
+        outer = ClientApp()
 
         @outer.train()
         def train(message: Message, context: Context) -> Message:
@@ -190,7 +210,9 @@ def test_training_in_place_does_not_reach_the_servers_model(tmp_path: Path) -> N
 class Spoilt(InProcessGrid):
     """A grid whose replies to training pass through ``spoil``."""
 
-    def __init__(self, client: ClientApp, spoil: Callable[[Iterator[Message]], Iterator[Message]]) -> None:
+    def __init__(
+        self, client: ClientApp, spoil: Callable[[Iterator[Message]], Iterator[Message]]
+    ) -> None:
         super().__init__(client)
         self.spoil = spoil
 
@@ -198,7 +220,9 @@ class Spoilt(InProcessGrid):
         return self.spoil(super().pull_messages(message_ids))
 
 
-def carried_out(run: Run, path: Path, spoil: Callable[[Iterator[Message]], Iterator[Message]]) -> list[int]:
+def carried_out(
+    run: Run, path: Path, spoil: Callable[[Iterator[Message]], Iterator[Message]]
+) -> list[int]:
     """How many were present in each round."""
     reports: list[RoundReport] = []
     with fedmf.start(run, path) as session:
@@ -221,14 +245,23 @@ def test_a_user_that_replies_twice_counts_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("silent", [0, 2])
 def test_late_replies_never_enter_a_later_round(silent: int, tmp_path: Path, own_time) -> None:  # type: ignore[no-untyped-def]
-    """Replies to round 2 come in round 3; while all of them are late, the round is asked again, for free."""
-    run = small_run(TASK, messages="per-user", users_per_message=1, private=False, round_timeout=0.3)
-    late, attempts = list[Message](), [silent]
+    """Replies to round 2 come in round 3; while all of them are late, the round is asked again, for
+    free.
+    """
+    run = small_run(
+        TASK, messages="per-user", users_per_message=1, private=False, round_timeout=0.3
+    )
+    late = list[Message]()
+    attempts = [silent]
 
     def hold(replies: Iterator[Message]) -> Iterator[Message]:
         first = attempts[0] == 0
         for reply in replies:
-            if reply.metadata.message_type == "train" and reply.metadata.group_id == "2" and not first:
+            if (
+                reply.metadata.message_type == "train"
+                and reply.metadata.group_id == "2"
+                and not first
+            ):
                 late.append(reply)
                 continue
             first = False
@@ -247,8 +280,8 @@ def test_late_replies_never_enter_a_later_round(silent: int, tmp_path: Path, own
 def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopping would tell, by the number of rounds and without noise, that nobody was there. The sum is the
-    same as if the zero vector had come from each.
+    """Stopping would tell, by the number of rounds and without noise, that nobody was there. The
+    sum is the same as if the zero vector had come from each.
     """
     monkeypatch.setattr("fedmf.flower.clients.RETRIES", 2)
     run = small_run(TASK, messages="per-user", round_timeout=0.05)
@@ -256,7 +289,9 @@ def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
     def heard(reply: Message) -> bool:
         return reply.metadata.message_type != "train" or int(reply.metadata.group_id) < 4
 
-    assert carried_out(run, tmp_path / "silent", lambda all: filter(heard, all)) == [6] * 3 + [0] * 9
+    assert (
+        carried_out(run, tmp_path / "silent", lambda all: filter(heard, all)) == [6] * 3 + [0] * 9
+    )
     for number in range(1, 13):
         said = f"round {number}: no reply arrived in 3 attempts; it continues without any"
         assert (said in caplog.text) == (number >= 4)

@@ -1,4 +1,6 @@
-"""`CorrelatedNoise`: released models are those of the definitions, clients and whole apps are unchanged."""
+"""`CorrelatedNoise`: released models are those of the definitions, clients and whole apps are
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def clients(change: Callable[[int], np.ndarray] = update_of, **options: Any) -> 
     return InProcessGrid(adding(lambda user, _: change(user), **options), nodes=USERS)
 
 
-def released(strategy: CorrelatedNoise, grid: InProcessGrid | None = None, **options: Any) -> ArrayRecord:
+def released(
+    strategy: CorrelatedNoise, grid: InProcessGrid | None = None, **options: Any
+) -> ArrayRecord:
     result = strategy.start(grid=grid or clients(), **{"initial_arrays": model(), **options})
     strategy.close()
     assert result.arrays is not None
@@ -65,7 +69,9 @@ def released(strategy: CorrelatedNoise, grid: InProcessGrid | None = None, **opt
 
 def by_hand(kind: str, start: np.ndarray, means: np.ndarray) -> np.ndarray:
     """The server rules as Reddi et al. (2021) and Hsu et al. (2019) write them, in float64."""
-    theta, m, v = start.copy(), np.zeros_like(start), np.zeros_like(start)
+    theta = start.copy()
+    m = np.zeros_like(start)
+    v = np.zeros_like(start)
     for t, u in enumerate(means):
         if kind in ("FedAvg", "FedProx"):
             theta = theta + u
@@ -81,8 +87,13 @@ def by_hand(kind: str, start: np.ndarray, means: np.ndarray) -> np.ndarray:
                 v = 0.99 * v + 0.01 * u**2
             else:
                 v = v - 0.01 * u**2 * np.sign(v - u**2)
-            # Flower's correction of FedAdam's bias has one round more in its powers than Kingma and Ba.
-            rate = 0.1 * np.sqrt(1 - 0.99 ** (t + 2)) / (1 - 0.9 ** (t + 2)) if kind == "FedAdam" else 0.1
+            # Flower's correction of FedAdam's bias has one round more in its powers than Kingma and
+            # Ba.
+            rate = (
+                0.1 * np.sqrt(1 - 0.99 ** (t + 2)) / (1 - 0.9 ** (t + 2))
+                if kind == "FedAdam"
+                else 0.1
+            )
             theta = theta + rate * m / (np.sqrt(v) + 1e-3)
     return theta
 
@@ -111,7 +122,9 @@ def test_released_models_are_the_inner_rule_of_dense_noisy_means(
     means = noisy_means(update_of, float(statement["noise_std"]), dense_c(statement), DIMENSION)
     expected = by_hand(kind, flat(model()), means)
     # Models are float32 and of size about 1.
-    np.testing.assert_allclose(flat(arrays), expected, atol=2e-5 if kind.startswith("FedA") else 2e-4)
+    np.testing.assert_allclose(
+        flat(arrays), expected, atol=2e-5 if kind.startswith("FedA") else 2e-4
+    )
     assert {name: (array.dtype, tuple(array.shape)) for name, array in arrays.items()} == {
         name: ("float32", shape) for name, shape in SHAPES.items()
     }
@@ -173,7 +186,9 @@ def test_integers_and_frozen_arrays_stay_and_tied_ones_are_one(tmp_path: Path) -
 
     strategy = private(FedAvg(), tmp_path / "run", tied=True, frozen=("sta*",))
     found = released(strategy, clients(update), initial_arrays=arrays)
-    assert {name: array.dtype for name, array in found.items()} == {n: a.dtype for n, a in arrays.items()}
+    assert {name: array.dtype for name, array in found.items()} == {
+        n: a.dtype for n, a in arrays.items()
+    }
     for name in ("counter", "mask", "stays"):
         assert np.array_equal(found[name].numpy(), arrays[name].numpy())
     np.testing.assert_array_equal(found["again"].numpy(), found["body.weight"].numpy())
@@ -181,7 +196,9 @@ def test_integers_and_frozen_arrays_stay_and_tied_ones_are_one(tmp_path: Path) -
     once = lambda user: np.concatenate([update_of(user), np.full(2, 0.01)])  # noqa: E731
     means = noisy_means(once, float(statement["noise_std"]), dense_c(statement), DIMENSION + 2)
     trained = ArrayRecord({name: found[name] for name in (*start, "wide")})
-    np.testing.assert_allclose(flat(trained), np.append(flat(start), [0, 0]) + sum(means), atol=2e-4)
+    np.testing.assert_allclose(
+        flat(trained), np.append(flat(start), [0, 0]) + sum(means), atol=2e-4
+    )
     tensors = ReleasedModel.of(tmp_path / "run").tensors
     assert {name: tensor.dtype for name, tensor in tensors.items()} == {
         name: torch.from_numpy(array.numpy()).dtype for name, array in arrays.items()
@@ -204,7 +221,9 @@ def test_a_hostile_reply_is_a_zero_vector_of_its_user_alone(kind: str, tmp_path:
         clients(lambda user: update_of(user) * (user != victim)),
     )
     np.testing.assert_array_equal(flat(arrays), flat(absent))
-    rows = [json.loads(line) for line in (tmp_path / "run" / "failures.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "run" / "failures.jsonl").read_text().splitlines()
+    ]
     assert [(row["user"], row["stage"]) for row in rows] == 2 * [("user-05", "reply")]
     statement = json.loads((tmp_path / "run/statement.json").read_text())
     assert statement["users_participated"] == USERS
@@ -214,11 +233,15 @@ Form = Callable[[dict[str, np.ndarray]], ArrayRecord]
 
 
 def _renamed(rename: Callable[[str], str]) -> Form:
-    return lambda arrays: ArrayRecord({rename(name): Array(array) for name, array in arrays.items()})
+    return lambda arrays: ArrayRecord(
+        {rename(name): Array(array) for name, array in arrays.items()}
+    )
 
 
 def _changed(change: Callable[[np.ndarray], np.ndarray]) -> Form:
-    return lambda arrays: ArrayRecord({name: Array(change(array)) for name, array in arrays.items()})
+    return lambda arrays: ArrayRecord(
+        {name: Array(change(array)) for name, array in arrays.items()}
+    )
 
 
 #: What clients often send, and words of the line about it if it cannot be used.
@@ -238,7 +261,9 @@ FORMS: dict[str, tuple[Form, str]] = {
 def test_common_forms_of_replies_are_taken_or_named(
     form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operator is told before the second round, once for each reason; of one user alone nothing."""
+    """The operator is told before the second round, once for each reason; of one user alone
+    nothing.
+    """
     change, reason = FORMS[form]
     told: list[int] = []
 
@@ -258,7 +283,9 @@ def test_common_forms_of_replies_are_taken_or_named(
         released(private(FedAvg(), tmp_path / "one"), clients(mods=[mod([0])]))
         assert caplog.messages == []
         told.clear()
-        other = flat(released(private(FedAvg(), tmp_path / "other"), clients(mods=[mod(range(USERS))])))
+        other = flat(
+            released(private(FedAvg(), tmp_path / "other"), clients(mods=[mod(range(USERS))]))
+        )
     if not reason:
         assert np.array_equal(plain, other)
         assert caplog.messages == []
@@ -271,7 +298,9 @@ def test_common_forms_of_replies_are_taken_or_named(
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+def said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[str]]:
     """Lines of Flower's own logger, which hands nothing on by itself."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     caplog.set_level(logging.INFO, logger="flwr")
@@ -279,7 +308,9 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 class Saving(FedAvg):
-    """As Flower's larger examples are: a loop and an evaluation of their own; it looks at results."""
+    """As Flower's larger examples are: a loop and an evaluation of their own; it looks at
+    results.
+    """
 
     aggregation_is_a_mean = True
 
@@ -308,7 +339,9 @@ def test_the_screen_has_what_is_public_and_what_will_not_happen(
     epsilons = [float(re.findall(r"epsilon ([\d.]+)", line)[0]) for line in rounds[1:]]
     assert epsilons == sorted(epsilons)
     assert any(f"run directory {strategy.run_dir}" in line for line in lines)
-    assert not any("Received" in line or "Sampled" in line for line in lines), "counts, or one reply"
+    assert not any("Received" in line or "Sampled" in line for line in lines), (
+        "counts, or one reply"
+    )
 
 
 def test_a_simulation_that_is_there_gets_company_and_a_sentence(
@@ -334,7 +367,9 @@ def test_a_simulation_that_is_there_gets_company_and_a_sentence(
         ({"proximal_mu": 0.5}, r"server.options.proximal_mu is '0.1', not '0.5'"),
     ],
 )
-def test_another_run_is_not_continued(keys: dict[str, Any], difference: str, tmp_path: Path) -> None:
+def test_another_run_is_not_continued(
+    keys: dict[str, Any], difference: str, tmp_path: Path
+) -> None:
     """Cohorts are drawn by place on the user list: another order would ask users too soon again."""
     said = {"users": ClientReportedIdentity(USER_LIST)}
     grid = InProcessGrid(saying(lambda user, _: update_of(user)), nodes=USERS)
@@ -348,7 +383,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "second moments": {"server": JmeAdam(learning_rate=0.05)},
     "a moving clip norm": {"clipping": MOVING},
     "available cohorts": {
-        "cohorts": AvailableCohorts(rounds=12, users_per_round=3, min_separation=4, max_participations=2),
+        "cohorts": AvailableCohorts(
+            rounds=12, users_per_round=3, min_separation=4, max_participations=2
+        ),
         "mechanism": "identity",
     },
 }
@@ -389,14 +426,22 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         name: (lambda name=name: none_of_flower(name), {}, f"got {name} of flwr.serverapp.strategy")
         for name in ("FedMedian", "Krum", "QFedAvg")
     },
-    "wrapped": (lambda: WRAPPED(FedAvg(), 1.0, 1.0, 2), {}, "aggregates by something else than a mean"),
+    "wrapped": (
+        lambda: WRAPPED(FedAvg(), 1.0, 1.0, 2),
+        {},
+        "aggregates by something else than a mean",
+    ),
     "an older one": (Own, {}, "or in messages of Flower's older interface"),
     "a subclass": (Watching, {}, "give it the attribute aggregation_is_a_mean = True"),
     "used": (lambda: used("momentum_vector"), {}, "must be new"),
     "two rules": (FedAdam, {"server_optimizer": Sgd()}, "must be one without a server rule"),
-    "no cohorts to amplify": (FedAvg, {"amplified": True}, "cohorts must be sampled for an amplified run"),
+    "no cohorts to amplify": (
+        FedAvg,
+        {"amplified": True},
+        "cohorts must be sampled for an amplified run",
+    ),
     "mechanism": (FedAvg, {"mechanism": "none"}, "mechanism"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -428,35 +473,52 @@ def test_impossible_models_are_refused_and_leave_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_more_rounds_or_nodes_than_planned_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"num_rounds must be at most the horizon n={ROUNDS}; got 9"):
-        released(private(FedAvg(), tmp_path / "run"), InProcessGrid(ClientApp(), nodes=USERS), num_rounds=9)
+def test_more_rounds_or_nodes_than_planned_are_refused_before_anybody_is_asked(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        ConfigError, match=f"num_rounds must be at most the horizon n={ROUNDS}; got 9"
+    ):
+        released(
+            private(FedAvg(), tmp_path / "run"),
+            InProcessGrid(ClientApp(), nodes=USERS),
+            num_rounds=9,
+        )
     for nodes in (USERS - 1, USERS + 1):
         with pytest.raises(ConfigError, match="needs as many nodes"):
-            released(private(FedAvg(), tmp_path / str(nodes)), InProcessGrid(ClientApp(), nodes=nodes))
+            released(
+                private(FedAvg(), tmp_path / str(nodes)), InProcessGrid(ClientApp(), nodes=nodes)
+            )
 
 
 def array(*values: float) -> Array:
     return Array(np.array(values, np.float32))
 
 
-ONES, ZEROS, COUNT = array(1, 1, 1), array(0, 0, 0), Array(np.array(0, np.int64))
+ONES = array(1, 1, 1)
+ZEROS = array(0, 0, 0)
+COUNT = Array(np.array(0, np.int64))
 KERNEL = Array(np.arange(12, dtype=np.float32).reshape(4, 3))
 
 
 @pytest.mark.parametrize(
     ("arrays", "statistics"),
     [
-        ([KERNEL, array(2, 3, 1), array(1, 5, 2), array(7, 2, 9), array(1, 8, 4), COUNT], "'3', '4'"),
+        (
+            [KERNEL, array(2, 3, 1), array(1, 5, 2), array(7, 2, 9), array(1, 8, 4), COUNT],
+            "'3', '4'",
+        ),
         ([KERNEL, ONES, ZEROS, ZEROS, ONES], "'3', '4'"),  # Keras
         ([KERNEL, ONES, ZEROS, KERNEL, ONES, ZEROS], ""),  # layer normalisation
         ([KERNEL, array(1, 2), KERNEL, COUNT], ""),  # some other counter
     ],
-)  # fmt: skip
+)
 def test_statistics_in_a_list_of_arrays_are_refused(arrays: list[Array], statistics: str) -> None:
     record = ArrayRecord({str(place): array for place, array in enumerate(arrays)})
     if not statistics:
         ArrayLayout.of(record, tied=False)
         return
-    with pytest.raises(ConfigError, match=f"^arrays {statistics} hold statistics of a normalisation layer"):
+    with pytest.raises(
+        ConfigError, match=f"^arrays {statistics} hold statistics of a normalisation layer"
+    ):
         ArrayLayout.of(record, tied=False)

@@ -40,7 +40,9 @@ LINES = b"".join(b'{"user": "u%d", "x": [%d, 0.5]}\n' % (i, i) for i in range(6)
 
 @fuzzed(150)
 @given(st.one_of(damaged(TEXT), altered(CONFIG, ODD_SCALARS.filter(lambda v: v is not None))))
-def test_configurations(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dict[str, Any]) -> None:
+def test_configurations(
+    tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dict[str, Any]
+) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.toml"
     try:
         content = given_as if isinstance(given_as, bytes) else tomli_w.dumps(given_as).encode()
@@ -54,7 +56,20 @@ def test_configurations(tmp_path_factory: pytest.TempPathFactory, given_as: byte
 @given(
     st.sampled_from(sorted(known_keys())),
     st.sampled_from(
-        ["0", "-1", "1e400", "nan", "inf", "[]", "'x'", "true", "99999999999999999999", "", "{", "1.0"]
+        [
+            "0",
+            "-1",
+            "1e400",
+            "nan",
+            "inf",
+            "[]",
+            "'x'",
+            "true",
+            "99999999999999999999",
+            "",
+            "{",
+            "1.0",
+        ]
     ),
 )
 def test_overrides(tmp_path_factory: pytest.TempPathFactory, key: str, value: str) -> None:
@@ -73,7 +88,9 @@ def table_file(folder: Path, suffix: str) -> Path:
     else:
         users = [f"u{i % 3}" for i in range(8)]
         numbers = [float(i) for i in range(8)]
-        parquet.write_table(arrow.table({"who": users, "a": numbers, "b": numbers, "y": [0, 1] * 4}), path)
+        parquet.write_table(
+            arrow.table({"who": users, "a": numbers, "b": numbers, "y": [0, 1] * 4}), path
+        )
     return path
 
 
@@ -92,7 +109,11 @@ def test_tables(suffix: str, examples: int, tmp_path: Path) -> None:
         rows = judged(lambda: table.read(table.batches()), ValueError)
         assert isinstance(rows, Rows | None)
         head, _, rest = content.partition(b"\n")
-        if suffix == "csv" and head == b"who,a,b,y" and any(line.strip() for line in rest.split(b"\n")):
+        if (
+            suffix == "csv"
+            and head == b"who,a,b,y"
+            and any(line.strip() for line in rest.split(b"\n"))
+        ):
             assert rows is not None  # no value of a row refuses a table
         if rows is not None:
             features = rows.features.numpy()

@@ -1,4 +1,6 @@
-"""Replies of any content, and replies whose packed objects are damaged: refused, or what was asked for."""
+"""Replies of any content, and replies whose packed objects are damaged: refused, or what was asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from fedmf.flower.pulling import Announced, reply_of
 from fedmf.runs.loop import Reply
 from fedmf.training import UserFailure
 
-ASKED, D, T = ("ann", "bob"), 3, 4
+ASKED = ("ann", "bob")
+D = 3
+T = 4
 VALUES = st.one_of(
     st.booleans(),
     st.sampled_from([T, T + 1, -1, 2**63 - 1, 0]),
@@ -35,7 +39,8 @@ VALUES = st.one_of(
     st.just(list(ASKED)),
     st.lists(st.sampled_from([*ASKED, "eve", "\x00", "x" * 200]), max_size=4),
     st.lists(
-        st.sampled_from(["{}", "[" * 3000, '{"user": "ann", "stage": 1}', "null", '{"user": []}']), max_size=3
+        st.sampled_from(["{}", "[" * 3000, '{"user": "ann", "stage": 1}', "null", '{"user": []}']),
+        max_size=3,
     ),
     st.lists(st.floats(), max_size=2),
 )
@@ -52,12 +57,20 @@ def packed(values: Any) -> bytes:
 
 @st.composite
 def arrays(draw: st.DrawFn) -> Array:
-    dtype = draw(st.sampled_from(["float32", "float64", "float16", "int64", "object", "complex64", "no"]))
+    dtype = draw(
+        st.sampled_from(["float32", "float64", "float16", "int64", "object", "complex64", "no"])
+    )
     held = draw(st.sampled_from(["float32", "float64", "float16", "int64", "complex64"]))
-    numbers = np.array(draw(st.lists(st.sampled_from([0, 1, -7, 3e4]), min_size=D, max_size=D)), held)
-    data = draw(st.one_of(st.just(packed(numbers)), damaged(packed(numbers)), st.binary(max_size=200)))
+    numbers = np.array(
+        draw(st.lists(st.sampled_from([0, 1, -7, 3e4]), min_size=D, max_size=D)), held
+    )
+    data = draw(
+        st.one_of(st.just(packed(numbers)), damaged(packed(numbers)), st.binary(max_size=200))
+    )
     shape = draw(st.sampled_from([(D,), (D, 1), (), (2**62,), (-1,), (0,)]))
-    return Array(dtype=dtype, shape=shape, stype=draw(st.sampled_from(["numpy.ndarray", "x"])), data=data)
+    return Array(
+        dtype=dtype, shape=shape, stype=draw(st.sampled_from(["numpy.ndarray", "x"])), data=data
+    )
 
 
 @st.composite
@@ -66,7 +79,9 @@ def replies(draw: st.DrawFn) -> Message:
     for key in draw(st.lists(st.sampled_from(["round", "users"]), max_size=1)):
         del config[key]
     record = ArrayRecord()
-    for name in draw(st.lists(st.sampled_from(["rows", "first", "other"]), max_size=2, unique=True)):
+    for name in draw(
+        st.lists(st.sampled_from(["rows", "first", "other"]), max_size=2, unique=True)
+    ):
         record[name] = draw(arrays())
     content: dict[str, Any] = {"arrays": record, "config": ConfigRecord(config)}
     if draw(st.integers(0, 9)) == 0:
@@ -90,7 +105,9 @@ def read(reply: Message) -> None:
     if not reply.has_error():
         failures = judged(lambda: read_failures(reply, ASKED))
         assert failures is not None
-        assert all(isinstance(failure, UserFailure) and failure.user in ASKED for failure in failures)
+        assert all(
+            isinstance(failure, UserFailure) and failure.user in ASKED for failure in failures
+        )
 
 
 @fuzzed(200)
@@ -117,13 +134,17 @@ def test_an_honest_reply_is_taken() -> None:
 
 
 @fuzzed(200)
-@given(st.sampled_from(OBJECTS).flatmap(lambda name: st.tuples(st.just(name), damaged(CONTENTS[name]))))
+@given(
+    st.sampled_from(OBJECTS).flatmap(lambda name: st.tuples(st.just(name), damaged(CONTENTS[name])))
+)
 def test_replies_that_are_damaged_on_their_way(damage: tuple[str, bytes]) -> None:
     judge({**CONTENTS, damage[0]: damage[1]})
 
 
 def judge(contents: dict[str, bytes]) -> torch.Tensor | None:
-    announced = Announced(REPLY.object_id, REPLY.metadata.src_node_id, list(contents), dict(contents))
+    announced = Announced(
+        REPLY.object_id, REPLY.metadata.src_node_id, list(contents), dict(contents)
+    )
     got = judged(lambda: reply_of("asked", announced, "", 1 << 20))
     assert got is not None
     if got.has_error():

@@ -33,12 +33,16 @@ DECLARED: dict[str, Any] = {
 }
 TEXT = tomli_w.dumps(DECLARED).encode()
 HEADER = b"who,a,b,y,at,note,row\n"
-ROWS = HEADER + b"".join(b"u%d,%d.5,,yes,2026-01-0%dT07:00,x,%d\n" % (i, i, 1 + i, i) for i in range(8))
+ROWS = HEADER + b"".join(
+    b"u%d,%d.5,,yes,2026-01-0%dT07:00,x,%d\n" % (i, i, 1 + i, i) for i in range(8)
+)
 
 
 @fuzzed(150)
 @given(st.one_of(damaged(TEXT), altered(DECLARED, ODD_SCALARS.filter(lambda v: v is not None))))
-def test_schemas(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dict[str, Any]) -> None:
+def test_schemas(
+    tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dict[str, Any]
+) -> None:
     path = tmp_path_factory.getbasetemp() / "schema.toml"
     try:
         content = given_as if isinstance(given_as, bytes) else tomli_w.dumps(given_as).encode()
@@ -54,8 +58,11 @@ def test_schemas(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dic
 def test_rows_by_a_schema(suffix: str, examples: int, tmp_path: Path) -> None:
     (tmp_path / "schema.toml").write_bytes(TEXT)
     declared = read_schema(tmp_path / "schema.toml")
-    path, names = tmp_path / f"rows.{suffix}", list(DECLARED["columns"])
-    rows = [dict(zip(names, line.decode().split(","), strict=True)) for line in ROWS.splitlines()[1:]]
+    path = tmp_path / f"rows.{suffix}"
+    names = list(DECLARED["columns"])
+    rows = [
+        dict(zip(names, line.decode().split(","), strict=True)) for line in ROWS.splitlines()[1:]
+    ]
     if suffix == "csv":
         path.write_bytes(ROWS)
     elif suffix == "jsonl":
@@ -64,7 +71,12 @@ def test_rows_by_a_schema(suffix: str, examples: int, tmp_path: Path) -> None:
         parquet.write_table(arrow.Table.from_pylist(rows), path)
     clean = path.read_bytes()
     settings = Settings(
-        1.0, 1e-5, declared.encoding().norm_bound, user_column="who", timestamp="at", schema=declared
+        1.0,
+        1e-5,
+        declared.encoding().norm_bound,
+        user_column="who",
+        timestamp="at",
+        schema=declared,
     )
 
     @fuzzed(examples)
@@ -82,7 +94,9 @@ def test_rows_by_a_schema(suffix: str, examples: int, tmp_path: Path) -> None:
                     assert (norms <= settings.clip_norm * (1 + 1e-12)).all()
                     assert set(block.values[:, -1]) <= {0.0, settings.count_weight}
                     assert all(not block.values[i].any() for i in block.faults)
-                    assert all(text == "" or text.startswith("2026-01-") for (text,) in block.labels)
+                    assert all(
+                        text == "" or text.startswith("2026-01-") for (text,) in block.labels
+                    )
             return total
 
         total = judged(whole, InputError)

@@ -22,7 +22,9 @@ from fedmf.training import classification
 Matrix = NDArray[np.float64]
 #: Of a statistical test, all its comparisons together.
 FALSE_ALARM = 1e-6
-USERS, COHORT, ROUNDS = 24, 6, 12
+USERS = 24
+COHORT = 6
+ROUNDS = 12
 NAMES = tuple(f"u{u:02d}" for u in range(USERS))
 CLIP = 0.5
 
@@ -42,7 +44,13 @@ def linear_task(rows: Matrix) -> fedmf.Task:
     none = torch.zeros(len(rows), dtype=torch.int64)
     owned = tuple(np.array([u]) for u in range(len(rows)))
     dataset = InMemoryDataset(
-        features, none, owned, NAMES[: len(rows)], torch.ones_like(features[:2]), none[:2] + 1, classes=2
+        features,
+        none,
+        owned,
+        NAMES[: len(rows)],
+        torch.ones_like(features[:2]),
+        none[:2] + 1,
+        classes=2,
     )
     return classification(dataset, model, _output)  # type: ignore[arg-type]
 
@@ -70,30 +78,40 @@ def released_models(run: fedmf.Run, path: Path) -> Matrix:
     """θ_0, …, θ_n as released, shape (n + 1, d)."""
     with fedmf.start(run, path) as session:
         models = [session.server.parameters.double().numpy().copy()]
-        run_in_process(session, lambda *_: models.append(session.server.parameters.double().numpy().copy()))
+        run_in_process(
+            session, lambda *_: models.append(session.server.parameters.double().numpy().copy())
+        )
     return np.stack(models)
 
 
 def clipped(x: Matrix, bound: float = CLIP) -> Matrix:
-    return x * np.minimum(1.0, bound / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-300))
+    return x * np.minimum(
+        1.0, bound / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-300)
+    )
 
 
 def bisr(rounds: int, bands: int) -> Matrix:
     """C of the banded inverse square root: C⁻¹ holds the first p coefficients of (1 − x)^(1/2)."""
-    series = list(itertools.accumulate(range(1, rounds), lambda c, j: c * (j - 1.5) / j, initial=1.0))
+    series = list(
+        itertools.accumulate(range(1, rounds), lambda c, j: c * (j - 1.5) / j, initial=1.0)
+    )
     lags = np.subtract.outer(np.arange(rounds), np.arange(rounds))
     inverse = np.where((lags >= 0) & (lags < bands), np.array(series)[np.abs(lags)], 0.0)
     return np.linalg.inv(inverse)
 
 
 def covariance_fits(noise: Matrix, C: Matrix, std: float) -> bool:
-    """Whether C·noise/std, shape (n, d), is white: every entry of its Gram matrix within its quantiles."""
+    """Whether C·noise/std, shape (n, d), is white: every entry of its Gram matrix within its
+    quantiles.
+    """
     white = C @ noise / std
     n, d = white.shape
-    products, level = white @ white.T, FALSE_ALARM / (n * (n + 1))
+    products = white @ white.T
+    level = FALSE_ALARM / (n * (n + 1))
     squares = np.diag(products)
     cross = products[np.triu_indices(n, 1)]
-    low, high = stats.chi2.ppf(level, d), stats.chi2.isf(level, d)
+    low = stats.chi2.ppf(level, d)
+    high = stats.chi2.isf(level, d)
     fits = (low < squares).all() and (squares < high).all()
     return bool(fits and np.abs(cross).max(initial=0.0) < math.sqrt(d) * stats.norm.isf(level))
 
@@ -123,15 +141,24 @@ def aggregator(
     values: dict[str, Any] = {
         "privacy": fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=noise_seed),
         "cohorts": fedmf.CyclicCohorts(rounds=rounds, users_per_round=COHORT),
-        "users": NAMES, "run_dir": path, "mechanism": "bisr",
-    }  # fmt: skip
+        "users": NAMES,
+        "run_dir": path,
+        "mechanism": "bisr",
+    }
     return fedmf.PrivateAggregator(**{**values, **changes})
 
 
 def stream(path: Path, rounds: int, **changes: Any) -> fedmf.PrivateStream:
     """Prefix sums of rows and of their energies."""
     values: dict[str, Any] = {
-        "epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.0, "rounds": rounds, "workloads": "prefix",
-        "second_moment": "trace", "mechanisms": "bisr", "seed": 5, "max_participations": 1,
-    }  # fmt: skip
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "clip_norm": 1.0,
+        "rounds": rounds,
+        "workloads": "prefix",
+        "second_moment": "trace",
+        "mechanisms": "bisr",
+        "seed": 5,
+        "max_participations": 1,
+    }
     return fedmf.PrivateStream(path, **{**values, **changes})

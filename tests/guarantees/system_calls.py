@@ -1,7 +1,8 @@
-"""Watch, kill or fail a process before any system call that changes files (Linux on x86-64, no tools needed).
+"""Watch, kill or fail a process before any system call that changes files (Linux on x86-64, no
+tools needed).
 
-A forked child runs a function; this process stops it at each system call by ptrace and sees which file is
-meant. SQLite's own calls are seen as well as Python's.
+A forked child runs a function; this process stops it at each system call by ptrace and sees which
+file is meant. SQLite's own calls are seen as well as Python's.
 """
 
 from __future__ import annotations
@@ -21,20 +22,53 @@ from typing import Final
 #: Elsewhere numbers of calls and registers differ.
 SUPPORTED: Final = sys.platform == "linux" and platform.machine() == "x86_64"
 
-_TRACEME, _PEEKUSER, _POKEUSER, _SYSCALL, _SETOPTIONS = 0, 3, 6, 24, 0x4200
-_GOOD_STOP, _THREADS_TOO, _KILL_WITH_US = 0x1, 0x8, 0x100000
+_TRACEME = 0
+_PEEKUSER = 3
+_POKEUSER = 6
+_SYSCALL = 24
+_SETOPTIONS = 0x4200
+_GOOD_STOP = 0x1
+_THREADS_TOO = 0x8
+_KILL_WITH_US = 0x100000
 #: Wait for threads as well as processes.
 _ALL: Final = 0x40000000
 _AT_FDCWD: Final = -100
 #: Offsets of registers in `struct user`.
-_ORIG_RAX, _RAX, _RDI, _RSI, _RDX, _R10 = 120, 80, 112, 104, 96, 56
+_ORIG_RAX = 120
+_RAX = 80
+_RDI = 112
+_RSI = 104
+_RDX = 96
+_R10 = 56
 _NAMES: Final = {
-    1: "write", 18: "pwrite64", 20: "writev", 296: "pwritev", 76: "truncate", 77: "ftruncate",
-    285: "fallocate", 74: "fsync", 75: "fdatasync", 2: "open", 85: "creat", 257: "openat",
-    82: "rename", 264: "renameat", 316: "renameat2", 87: "unlink", 263: "unlinkat", 83: "mkdir",
-    258: "mkdirat", 84: "rmdir", 86: "link", 265: "linkat", 326: "copy_file_range", 40: "sendfile",
-}  # fmt: skip
-_CREAT, _TRUNC, _APPEND = os.O_CREAT, os.O_TRUNC, os.O_APPEND
+    1: "write",
+    18: "pwrite64",
+    20: "writev",
+    296: "pwritev",
+    76: "truncate",
+    77: "ftruncate",
+    285: "fallocate",
+    74: "fsync",
+    75: "fdatasync",
+    2: "open",
+    85: "creat",
+    257: "openat",
+    82: "rename",
+    264: "renameat",
+    316: "renameat2",
+    87: "unlink",
+    263: "unlinkat",
+    83: "mkdir",
+    258: "mkdirat",
+    84: "rmdir",
+    86: "link",
+    265: "linkat",
+    326: "copy_file_range",
+    40: "sendfile",
+}
+_CREAT = os.O_CREAT
+_TRUNC = os.O_TRUNC
+_APPEND = os.O_APPEND
 
 
 @dataclass(frozen=True)
@@ -42,8 +76,8 @@ class Call:
     """A system call that changes files, or writes to something else, before it is made.
 
     Args:
-        name: "create", "open-truncated", "write", "truncate", "sync", "rename", "unlink", "mkdir", "rmdir",
-            "other"; or "say", a write to a pipe or terminal.
+        name: "create", "open-truncated", "write", "truncate", "sync", "rename", "unlink", "mkdir",
+            "rmdir", "other"; or "say", a write to a pipe or terminal.
         path: of the file or directory.
         target: where a rename leads.
         offset: where it writes; the new length for "truncate".
@@ -60,7 +94,8 @@ class Call:
 def traced(
     body: Callable[[], object], root: Path, decide: Callable[[Call], int | None] = lambda _: None
 ) -> int:
-    """Run ``body`` in a forked child that is stopped before each call that changes something below ``root``.
+    """Run ``body`` in a forked child that is stopped before each call that changes something below
+    ``root``.
 
     Args:
         body: what the child runs; an exception is exit status 1. All of its threads are seen.
@@ -123,7 +158,9 @@ class _Thread:
 
 class _Tracer:
     def __init__(self, libc: ctypes.CDLL, pid: int, root: str) -> None:
-        self._libc, self._pid, self._root = libc, pid, root
+        self._libc = libc
+        self._pid = pid
+        self._root = root
         #: Whose registers are read.
         self._thread = pid
         self._ptrace(_SETOPTIONS, 0, _GOOD_STOP | _THREADS_TOO | _KILL_WITH_US)
@@ -147,12 +184,15 @@ class _Tracer:
                     return os.waitstatus_to_exitcode(status)
                 threads.pop(self._thread, None)
                 continue
-            thread, passed_on = threads.setdefault(self._thread, _Thread()), 0
+            thread = threads.setdefault(self._thread, _Thread())
+            passed_on = 0
             if os.WSTOPSIG(status) == signal.SIGTRAP | 0x80:
                 if not self._at_call(thread, decide):
                     self.kill()
                     return -signal.SIGKILL
-            elif not thread.new and not status >> 16:  # no stop of a thread that begins or was begun
+            elif (
+                not thread.new and not status >> 16
+            ):  # no stop of a thread that begins or was begun
                 passed_on = os.WSTOPSIG(status)
             thread.new = False
             with contextlib.suppress(ProcessLookupError):  # another thread ended the process
@@ -176,7 +216,9 @@ class _Tracer:
 
     def _ptrace(self, request: int, address: int, data: int) -> int:
         ctypes.set_errno(0)
-        value = self._libc.ptrace(request, self._thread, ctypes.c_void_p(address), ctypes.c_void_p(data))
+        value = self._libc.ptrace(
+            request, self._thread, ctypes.c_void_p(address), ctypes.c_void_p(data)
+        )
         if value == -1 and ctypes.get_errno():
             raise OSError(ctypes.get_errno(), f"ptrace request {request:#x}")
         return value
@@ -185,7 +227,9 @@ class _Tracer:
         return self._ptrace(_PEEKUSER, offset, 0) & (2**64 - 1)
 
     def _call(self) -> Call | None:
-        """What the child is about to do, if it changes something below the root or says something."""
+        """What the child is about to do, if it changes something below the root or says
+        something.
+        """
         name = _NAMES.get(self._register(_ORIG_RAX))
         if name is None:
             return None
@@ -208,7 +252,8 @@ class _Tracer:
             return Call("say", path, content=content)
         if not name.startswith("pwrite"):
             lines = Path(f"/proc/{self._pid}/fdinfo/{fd}").read_text().split()
-            position, flags = int(lines[1]), int(lines[3], 8)
+            position = int(lines[1])
+            flags = int(lines[3], 8)
             offset = os.stat(f"/proc/{self._pid}/fd/{fd}").st_size if flags & _APPEND else position
         return Call("write", path, offset=offset, content=content)
 
@@ -245,12 +290,15 @@ class _Tracer:
         if name == "rename":
             source, target = (self._absolute(_AT_FDCWD, at) for at in arguments[:2])
         else:
-            source, target = self._absolute(*arguments[:2]), self._absolute(*arguments[2:4])
+            source = self._absolute(*arguments[:2])
+            target = self._absolute(*arguments[2:4])
         return Call("rename", source, target)
 
     def other(self, name: str, first: int, *_: int) -> Call:
         """Calls that fedmf makes no use of: seen, so that a new one does not go unnoticed."""
-        return Call("other", self._descriptor(first) if name != "link" else self._absolute(_AT_FDCWD, first))
+        return Call(
+            "other", self._descriptor(first) if name != "link" else self._absolute(_AT_FDCWD, first)
+        )
 
     def _path(self, name: str, at_form: str, arguments: tuple[int, ...]) -> tuple[str, int]:
         if name == at_form:

@@ -1,4 +1,6 @@
-"""G10: a user's integers are the same whoever is trained before it, after it or beside it (A-B-A)."""
+"""G10: a user's integers are the same whoever is trained before it, after it or beside it
+(A-B-A).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from fedmf.training import LocalTrainer, classification, next_token
 from fedmf.training.engines import OneByOne
 
 ENGINES = ("auto", "vectorised", "loop")
-VOCABULARY, CLASSES, EXAMPLES = 20, 4, 5
+VOCABULARY = 20
+CLASSES = 4
+EXAMPLES = 5
 #: What B holds: a number in some of its places; a token for texts, a label for both.
 NUMBERS = {"NaN": np.nan, "infinity": np.inf, "minus infinity": -np.inf, "3e38": 3e38, "usual": 0.5}
 TOKENS = {"token -1": -1, "token V": VOCABULARY, "usual": 3}
@@ -41,7 +45,8 @@ class Words(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.layer = nn.Embedding(VOCABULARY, 6), nn.LSTM(6, 7, batch_first=True)
+        self.embedding = nn.Embedding(VOCABULARY, 6)
+        self.layer = nn.LSTM(6, 7, batch_first=True)
         self.head = nn.Linear(7, VOCABULARY)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -68,7 +73,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "the tutorial's 10-20": lambda: cnn(10, 20),
     "1-33": lambda: cnn(1, 33),
     "groups": lambda: cnn(4, 8, groups=2),
-    "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 19), nn.ReLU(), nn.Linear(19, CLASSES)),
+    "dense": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 19), nn.ReLU(), nn.Linear(19, CLASSES)
+    ),
     "own module": lambda: Own(cnn(3, 5)),
     "LSTM": Words,
     "word vectors": Bag,
@@ -78,12 +85,20 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 def task_of(model: str) -> tuple[fedmf.Task, list[str]]:
     """A and all B; the B that text or images cannot have are left out."""
     torch.manual_seed(0)
-    rng, words = np.random.default_rng(0), model in ("LSTM", "word vectors")
+    rng = np.random.default_rng(0)
+    words = model in ("LSTM", "word vectors")
     kinds: dict[str, Any] = {**(TOKENS if words else NUMBERS), **({} if words else LABELS), **SIZES}
-    features, labels, owned, at = [], [], [], 0
+    features = []
+    labels = []
+    owned = []
+    at = 0
     for kind in ("A", *kinds):
         size = SIZES.get(kind, EXAMPLES)
-        x = rng.integers(0, VOCABULARY, (size, 7)) if words else rng.standard_normal((size, 1, 8, 8))
+        x = (
+            rng.integers(0, VOCABULARY, (size, 7))
+            if words
+            else rng.standard_normal((size, 1, 8, 8))
+        )
         y = rng.integers(0, VOCABULARY, (size, 7)) if words else rng.integers(0, CLASSES, size)
         if kind in LABELS and not words:
             y[::2] = kinds[kind]
@@ -96,9 +111,15 @@ def task_of(model: str) -> tuple[fedmf.Task, list[str]]:
     x = torch.from_numpy(np.concatenate(features).astype(np.int64 if words else np.float32))
     y = torch.from_numpy(np.concatenate(labels))
     dataset = InMemoryDataset(
-        x, y, owned, ("A", *kinds), x[:1], y[:1], classes=0 if words else CLASSES,
+        x,
+        y,
+        owned,
+        ("A", *kinds),
+        x[:1],
+        y[:1],
+        classes=0 if words else CLASSES,
         vocabulary=VOCABULARY if words else 0,
-    )  # fmt: skip
+    )
     made = (
         next_token(dataset, MODELS[model](), VOCABULARY)
         if words
@@ -110,7 +131,9 @@ def task_of(model: str) -> tuple[fedmf.Task, list[str]]:
 def check(model: str, engine: Any) -> None:
     """A alone, then after each B, before it and amid all of them."""
     task, kinds = task_of(model)
-    trainer = LocalTrainer(task, fedmf.LocalSGD(batch_size=2, learning_rate=0.1, momentum=0.5, engine=engine))
+    trainer = LocalTrainer(
+        task, fedmf.LocalSGD(batch_size=2, learning_rate=0.1, momentum=0.5, engine=engine)
+    )
     origin = task.model.initial()
 
     def integers(*users: str) -> Tensor:
@@ -139,28 +162,44 @@ def test_integers_do_not_depend_on_others(model: str, engine: str) -> None:
     check(model, engine)
 
 
-#: Modules in which no engine looks, their inputs, and batch sizes: matrices at odd places of a group begin
-#: amid a cache line, and numbers of a group of 16 would not fill the vectors of AVX-512.
+#: Modules in which no engine looks, their inputs, and batch sizes: matrices at odd places of a
+#: group begin amid a cache line, and numbers of a group of 16 would not fill the vectors of
+#: AVX-512.
 UNEVEN: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
     "products": (lambda: Own(nn.Linear(13, 7)), 13, 5),
     "two products": (
-        lambda: Own(nn.Sequential(nn.Linear(33, 17), nn.GELU(), nn.Linear(17, 5))), 33, 10,
+        lambda: Own(nn.Sequential(nn.Linear(33, 17), nn.GELU(), nn.Linear(17, 5))),
+        33,
+        10,
     ),
-    "functions": (lambda: Own(nn.Sequential(nn.Linear(33, 17), nn.Softplus(), nn.Linear(17, 5))), 33, 7),
-}  # fmt: skip
+    "functions": (
+        lambda: Own(nn.Sequential(nn.Linear(33, 17), nn.Softplus(), nn.Linear(17, 5))),
+        33,
+        7,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", UNEVEN)
 def test_bits_do_not_depend_on_the_place_in_a_group(name: str) -> None:
-    """A at every place, after users with as many steps or more, before users with as many or fewer."""
+    """A at every place, after users with as many steps or more, before users with as many or
+    fewer.
+    """
     make, numbers, batch = UNEVEN[name]
     torch.manual_seed(0)
     places = 32
-    rows = [2 * batch, *([2 * batch, 3 * batch] * (places // 2)), *([batch, 2 * batch] * (places // 2))]
-    features, labels = torch.randn(sum(rows), numbers), torch.randint(CLASSES, (sum(rows),))
+    rows = [
+        2 * batch,
+        *([2 * batch, 3 * batch] * (places // 2)),
+        *([batch, 2 * batch] * (places // 2)),
+    ]
+    features = torch.randn(sum(rows), numbers)
+    labels = torch.randint(CLASSES, (sum(rows),))
     owned = np.split(np.arange(sum(rows)), np.cumsum(rows)[:-1])
     names = ["A", *(f"ahead {u}" for u in range(places)), *(f"behind {u}" for u in range(places))]
-    dataset = InMemoryDataset(features, labels, owned, names, features[:1], labels[:1], classes=CLASSES)
+    dataset = InMemoryDataset(
+        features, labels, owned, names, features[:1], labels[:1], classes=CLASSES
+    )
     task = classification(dataset, make())
     trainer = LocalTrainer(task, fedmf.LocalSGD(batch_size=batch, learning_rate=0.1, momentum=0.5))
     (alone,) = trainer.updates(task.model.initial(), ["A"], 0)
@@ -172,9 +211,12 @@ def test_bits_do_not_depend_on_the_place_in_a_group(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model", ["own module", "LSTM"])
-def test_scratch_memory_that_is_not_cleared_is_seen(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_memory_that_is_not_cleared_is_seen(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An engine that begins where the user before ended."""
-    right, last = OneByOne._train, list[Tensor]()
+    right = OneByOne._train
+    last = list[Tensor]()
 
     def kept(self: OneByOne, into: Tensor, origin: Tensor, *more: Any) -> None:
         right(self, into, last[-1] if last else origin, *more)

@@ -141,7 +141,8 @@ def replay(seen: Seen, optimizer: ServerOptimizer, task: Task | None = None) -> 
     """
     header = RunHeader.from_dict(json.loads(seen.header))
     plan: Plan = header.plan
-    m, bits = plan.users_per_round, plan.rounding.bits
+    m = plan.users_per_round
+    bits = plan.rounding.bits
     variances = plan.mechanism.factorization.noise_row_variances()
     theta = seen.initial
     state: Mapping[str, Tensor] = optimizer.init(theta)
@@ -208,10 +209,14 @@ def check_wrapper(seen: Seen, folder: Path) -> None:
         return Message(RecordDict({"arrays": ArrayRecord(sent)}), reply_to=message)
 
     strategy = CorrelatedNoise(
-        FedAdam(), fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=3),
-        fedmf.CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT), users=USERS,
-        mechanism="bisr", run_dir=folder / "app", clipping=QUANTILE,
-    )  # fmt: skip
+        FedAdam(),
+        fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=3),
+        fedmf.CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT),
+        users=USERS,
+        mechanism="bisr",
+        run_dir=folder / "app",
+        clipping=QUANTILE,
+    )
     strategy.start(grid=InProcessGrid(app, nodes=USERS), initial_arrays=start, num_rounds=ROUNDS)
     strategy.close()
     forget(seen, folder / "app")
@@ -325,7 +330,9 @@ def test_no_file_of_a_run_shows_a_sum_or_noise(every: int, seen: Seen, tmp_path:
     assert shown(seen, tmp_path, COHORT) == []
 
 
-def test_a_sum_in_a_checkpoint_is_seen(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sum_in_a_checkpoint_is_seen(
+    seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     totals = totals_seen(monkeypatch)
     step = PrivateServer._step
 

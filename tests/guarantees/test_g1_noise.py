@@ -1,4 +1,6 @@
-"""G1: what is released minus what would be without noise has covariance σ²C⁻¹C⁻ᵀ; σ × 1.1 is rejected."""
+"""G1: what is released minus what would be without noise has covariance σ²C⁻¹C⁻ᵀ; σ × 1.1 is
+rejected.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def check_run(folder: Path) -> None:
     rows = random_rows(DIMENSION)
     noisy = released_models(run_of(rows), folder / "run")
     exact = released_models(
-        run_of(rows, privacy=fedmf.NoPrivacy(clip_norm=CLIP), mechanism="identity"), folder / "exact"
+        run_of(rows, privacy=fedmf.NoPrivacy(clip_norm=CLIP), mechanism="identity"),
+        folder / "exact",
     )
     assert np.abs(np.diff(exact, axis=0)).max() > 0
     noise = np.diff(noisy - exact, axis=0) * COHORT
@@ -63,12 +66,17 @@ def returning() -> ClientApp:
 
 
 def check_wrapper(folder: Path) -> None:
-    start = ArrayRecord({"a": Array(np.zeros((90, 100), np.float32)), "b": Array(np.zeros(1000, np.float32))})
+    start = ArrayRecord(
+        {"a": Array(np.zeros((90, 100), np.float32)), "b": Array(np.zeros(1000, np.float32))}
+    )
     strategy = CorrelatedNoise(
-        FedAvg(), fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=3),
-        fedmf.CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT), users=USERS,
-        mechanism="bisr", run_dir=folder / "app",
-    )  # fmt: skip
+        FedAvg(),
+        fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=3),
+        fedmf.CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT),
+        users=USERS,
+        mechanism="bisr",
+        run_dir=folder / "app",
+    )
     models: list[np.ndarray] = []
     strategy.start(
         grid=InProcessGrid(returning(), nodes=USERS),
@@ -90,14 +98,17 @@ def check_stream(folder: Path) -> None:
         sums = np.stack([np.asarray(opened.push(row, user=f"u{i}").sum) for i, row in enumerate(x)])
     said = json.loads((folder / "stream" / "statement.json").read_text())
     noise = np.diff(sums - np.cumsum(x, axis=0), axis=0, prepend=0.0)
-    # Of one row a user: σ times the joint sensitivity of sums and weighted energies is what the sums get.
+    # Of one row a user: σ times the joint sensitivity of sums and weighted energies is what the
+    # sums get.
     C = bisr(STEPS, said["params"].get("bands", STEPS))
     assert covariance_fits(noise, C, said["noise_multiplier"] * said["sensitivity"])
 
 
 CHECKS: dict[str, Callable[[Path], None]] = {
-    "run": check_run, "wrapped app": check_wrapper, "stream": check_stream,
-}  # fmt: skip
+    "run": check_run,
+    "wrapped app": check_wrapper,
+    "stream": check_stream,
+}
 
 
 @pytest.mark.parametrize("where", CHECKS)

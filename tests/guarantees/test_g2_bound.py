@@ -1,4 +1,6 @@
-"""G2: whatever one user's update is, the sum moves by at most ζ, and nobody else's part of it moves."""
+"""G2: whatever one user's update is, the sum moves by at most ζ, and nobody else's part of it
+moves.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from torch import Tensor
 import fedmf
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.errors import UnsoundSumError
-from guarantees.small import CLIP, COHORT, NAMES, ROUNDS, aggregator, random_rows, released_models, run_of
+from guarantees.small import (
+    CLIP,
+    COHORT,
+    NAMES,
+    ROUNDS,
+    aggregator,
+    random_rows,
+    released_models,
+    run_of,
+)
 
 DIMENSION = 7
 #: Room for float32 models of size 1.
@@ -60,7 +71,9 @@ ROWS = {"NaN": np.nan, "infinity": np.inf, "1e38": 1e38, "long": 100 * CLIP}
 
 def check_rows(folder: Path, engine: Any) -> None:
     rows = random_rows(DIMENSION)
-    worlds = {"without": np.zeros(DIMENSION)} | {kind: np.full(DIMENSION, x) for kind, x in ROWS.items()}
+    worlds = {"without": np.zeros(DIMENSION)} | {
+        kind: np.full(DIMENSION, x) for kind, x in ROWS.items()
+    }
     models = {}
     for i, (kind, row) in enumerate(worlds.items()):
         rows[0] = row
@@ -78,7 +91,8 @@ def check_rows(folder: Path, engine: Any) -> None:
 
 ENGINES = ("auto", "loop", "vectorised")
 CHECKS: dict[str, Callable[[Path], None]] = {"updates": check_updates} | {
-    f"rows, {engine}": lambda folder, engine=engine: check_rows(folder, engine) for engine in ENGINES
+    f"rows, {engine}": lambda folder, engine=engine: check_rows(folder, engine)
+    for engine in ENGINES
 }
 
 

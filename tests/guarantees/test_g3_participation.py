@@ -1,4 +1,6 @@
-"""G3: nobody takes part more than k times or within b rounds: every pattern for n <= 8, random histories."""
+"""G3: nobody takes part more than k times or within b rounds: every pattern for n <= 8, random
+histories.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +55,19 @@ def check_every_pattern(folder: Path, n: int, k: int, b: int) -> None:
 
 
 def check_random_histories(folder: Path) -> None:
-    """Cohorts proposed at random, the ledger closed and opened at random, against the rule in plain words."""
+    """Cohorts proposed at random, the ledger closed and opened at random, against the rule in plain
+    words.
+    """
     rng = np.random.default_rng(2)
     for trial in range(6):
-        n, k, b = int(rng.integers(10, 40)), int(rng.integers(1, 5)), int(rng.integers(1, 6))
-        contract = Participation(n, min(k, Participation.as_many_as_fit(n, b).max_participations), b)
-        path, past = folder / f"{trial}.sqlite", dict[str, list[int]]()
+        n = int(rng.integers(10, 40))
+        k = int(rng.integers(1, 5))
+        b = int(rng.integers(1, 6))
+        contract = Participation(
+            n, min(k, Participation.as_many_as_fit(n, b).max_participations), b
+        )
+        path = folder / f"{trial}.sqlite"
+        past = dict[str, list[int]]()
         Ledger.create(path, contract, {}, KEY)
         ledger = Ledger.open(path, KEY)
         ledger.opening()
@@ -85,9 +94,13 @@ def check_random_histories(folder: Path) -> None:
 
 def check_stream(folder: Path) -> None:
     """Rows of 16 users in a random order: refused exactly where the contract says, at no cost."""
-    rng, k, b = np.random.default_rng(3), 2, 3
+    rng = np.random.default_rng(3)
+    k = 2
+    b = 3
     past: dict[str, list[int]] = {}
-    with stream(folder / "stream", 24, dimension=2, max_participations=k, min_separation=b) as opened:
+    with stream(
+        folder / "stream", 24, dimension=2, max_participations=k, min_separation=b
+    ) as opened:
         for user in map("u{}".format, rng.integers(0, 16, 200)):
             t = opened.t
             if t == 24:
@@ -125,6 +138,10 @@ def test_one_participation_too_many_is_seen(
         return (time - last < self._apart - nearer) | (count >= self._most + more)
 
     monkeypatch.setattr(Histories, "_refuses", lax)
-    for check in (check_random_histories, check_stream, lambda folder: check_every_pattern(folder, 8, 2, 3)):
+    for check in (
+        check_random_histories,
+        check_stream,
+        lambda folder: check_every_pattern(folder, 8, 2, 3),
+    ):
         with pytest.raises((AssertionError, pytest.fail.Exception)):
             check(tmp_path)

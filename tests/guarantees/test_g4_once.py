@@ -1,4 +1,6 @@
-"""G4: a fault before whichever call that changes a file loses nothing and releases nothing twice."""
+"""G4: a fault before whichever call that changes a file loses nothing and releases nothing
+twice.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,27 @@ from fedmf.errors import ConfigError, HorizonExceededError, LedgerError
 from guarantees.small import NAMES, aggregator, random_rows, stream
 from guarantees.system_calls import SUPPORTED, Call, traced
 
-pytestmark = pytest.mark.skipif(not SUPPORTED, reason="system calls are traced on Linux and x86-64 alone")
+pytestmark = pytest.mark.skipif(
+    not SUPPORTED, reason="system calls are traced on Linux and x86-64 alone"
+)
 
-ROUNDS, DIMENSION = 3, 5
+ROUNDS = 3
+DIMENSION = 5
 ROWS = random_rows(DIMENSION).astype(np.float32)
 #: What the documentation says a process may end with: one line each.
 DOCUMENTED = (ConfigError, LedgerError, OSError)
 REFUSED = 3
 
 
-#: Ends what a directory holds, tells a descriptor what is released; what it knows, and how far it was.
+#: Ends what a directory holds, tells a descriptor what is released; what it knows, and how far it
+#: was.
 Job = Callable[[Path, int], tuple[dict[int, bytes], int]]
 
 
 def run(place: Path, say: int) -> tuple[dict[int, bytes], int]:
-    """To the last round; each model is told after it was released, and so is the one that is found."""
+    """To the last round; each model is told after it was released, and so is the one that is
+    found.
+    """
     opened = aggregator(place, ROUNDS).begin({"w": np.zeros(DIMENSION, np.float32)})
     found = opened.t
     shown = {found: opened.model["w"].tobytes()}
@@ -80,7 +88,9 @@ def releases(said: bytes) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     for t, shown in re.findall(rb"shown (\d+) ([0-9a-f]*)\n", said):
         model = bytes.fromhex(shown.decode())
-        assert found.setdefault(int(t), model) == model, "a round was shown twice with other numbers"
+        assert found.setdefault(int(t), model) == model, (
+            "a round was shown twice with other numbers"
+        )
     return found
 
 
@@ -111,7 +121,8 @@ def check_faults(job: Job, folder: Path, fault: str) -> int:
     number = {"SIGKILL": 0, "ENOSPC": errno.ENOSPC, "EIO": errno.EIO}[fault]
     expected, _ = finished(job, folder / "whole")
     for tried in range(1000):
-        at, calls = tried * STRIDE[fault], [0]
+        at = tried * STRIDE[fault]
+        calls = [0]
 
         def decide(_: Call, at: int = at, calls: list[int] = calls) -> int | None:
             calls[0] += 1
@@ -142,9 +153,13 @@ def test_a_fault_before_a_call_loses_nothing(job: str, fault: str, tmp_path: Pat
 
 
 def check_kills(job: Job, folder: Path) -> int:
-    """Before every call. A kill leaves what is there, so each is gone on from a copy that is made of it."""
-    (expected, _), place = finished(job, folder / "whole"), folder / "place"
-    said, left = list[bytes](), list[tuple[bytes, Path]]()
+    """Before every call. A kill leaves what is there, so each is gone on from a copy that is made
+    of it.
+    """
+    expected, _ = finished(job, folder / "whole")
+    place = folder / "place"
+    said = list[bytes]()
+    left = list[tuple[bytes, Path]]()
 
     def watching(call: Call) -> None:
         if call.name == "say":
@@ -169,7 +184,9 @@ def test_a_kill_before_any_call_loses_nothing(job: str, tmp_path: Path) -> None:
 
 @dataclass
 class Entry:
-    """A file or folder of a disk that keeps what was flushed: content and names, each now and kept."""
+    """A file or folder of a disk that keeps what was flushed: content and names, each now and
+    kept.
+    """
 
     content: bytearray = field(default_factory=bytearray)
     kept_content: bytes = b""
@@ -188,7 +205,9 @@ class Entry:
 
 
 class Disk:
-    """Files below a folder, by the calls that changed them: names are kept by a flush of their folder."""
+    """Files below a folder, by the calls that changed them: names are kept by a flush of their
+    folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root, self.top = root, Entry(names={})
@@ -214,7 +233,8 @@ class Disk:
         elif call.name in ("unlink", "rmdir"):
             names.pop(name, None)
         elif entry is not None and call.name == "sync":
-            entry.kept_content, entry.kept_names = bytes(entry.content), dict(entry.names or {})
+            entry.kept_content = bytes(entry.content)
+            entry.kept_names = dict(entry.names or {})
         elif entry is not None and call.name in ("open-truncated", "write", "truncate"):
             begin = 0 if call.name == "open-truncated" else call.offset
             entry.content.extend(bytes(max(0, begin - len(entry.content))))
@@ -226,7 +246,8 @@ def check_power_losses(job: Job, folder: Path) -> None:
     """After each release that was shown, all that was not flushed is gone; nothing shown is."""
     expected, _ = finished(job, folder / "whole")
     place = folder / "traced"
-    disk, losses = Disk(place), list[tuple[int, Path]]()
+    disk = Disk(place)
+    losses = list[tuple[int, Path]]()
 
     def watching(call: Call) -> int | None:
         if call.name != "say":
@@ -263,9 +284,16 @@ def test_a_dropped_flush_is_seen(job: str, tmp_path: Path, monkeypatch: pytest.M
 
 def check_damage(job: Job, folder: Path) -> None:
     """Flipped bits and lost ends of what is kept: refused in a line, or of no consequence."""
-    (expected, _), rng = finished(job, folder / "whole"), np.random.default_rng(4)
-    files = [path for path in sorted((folder / "whole").rglob("*")) if path.stat().st_size and path.is_file()]
-    kept = [path for path in files if re.match(r"(ledger|stream)\.sqlite|noise\.key|.*\.bin", path.name)]
+    expected, _ = finished(job, folder / "whole")
+    rng = np.random.default_rng(4)
+    files = [
+        path
+        for path in sorted((folder / "whole").rglob("*"))
+        if path.stat().st_size and path.is_file()
+    ]
+    kept = [
+        path for path in files if re.match(r"(ledger|stream)\.sqlite|noise\.key|.*\.bin", path.name)
+    ]
     assert kept
     refused = 0
     for path in kept:

@@ -12,7 +12,8 @@ import pytest
 from fedmf.noise.key import NoiseKey
 from guarantees.small import COHORT, ROUNDS, aggregator, bisr, covariance_fits
 
-DIMENSION, COPIED = 10_000, 5
+DIMENSION = 10_000
+COPIED = 5
 
 
 def releases(path: Path, stop: int) -> np.ndarray:
@@ -37,7 +38,9 @@ def check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         models = releases(place / "run", ROUNDS)
         assert len(models) == ROUNDS - COPIED + 1
         noises.append(np.diff(models, axis=0) * COHORT)
-        with aggregator(place / "run", noise_seed=None).begin({"w": models[0].astype(np.float32)}) as opened:
+        with aggregator(place / "run", noise_seed=None).begin(
+            {"w": models[0].astype(np.float32)}
+        ) as opened:
             said = opened.statement().to_dict()
     std = said["clip_norm"] * said["noise_multiplier"] * said["sensitivity"]
     C = bisr(ROUNDS, said["params"]["bands"])[COPIED:, COPIED:]
@@ -45,7 +48,9 @@ def check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert covariance_fits(noises[0] - noises[1], C, math.sqrt(2) * std)
 
 
-def test_copies_of_a_run_add_independent_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_a_run_add_independent_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check(tmp_path, monkeypatch)
 
 

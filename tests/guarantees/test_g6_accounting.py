@@ -1,4 +1,6 @@
-"""G6: every stated epsilon is that of dense matrices and enumerated users, or of quadrature if amplified."""
+"""G6: every stated epsilon is that of dense matrices and enumerated users, or of quadrature if
+amplified.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def epsilon_of(mu: float) -> float:
 
 def check_run(folder: Path) -> None:
     """Stopped after 7 of 12 rounds, in which one user of the cohort is left out now and then."""
-    stopped, joined = 7, dict[str, list[int]]()
+    stopped = 7
+    joined = dict[str, list[int]]()
     with aggregator(folder / "run").begin({"w": np.zeros(3, np.float32)}) as opened:
         for t in range(stopped):
             for user in opened.cohort(t)[t % 2 :]:
@@ -54,7 +57,9 @@ def check_run(folder: Path) -> None:
             opened.release()
         epsilons = {t: row["epsilon"] for t, row in opened.metrics.items() if "epsilon" in row}
     said = json.loads((folder / "run" / "statement.json").read_text())
-    k, b, C = said["max_participations"], said["min_separation"], bisr(ROUNDS, said["params"]["bands"])
+    k = said["max_participations"]
+    b = said["min_separation"]
+    C = bisr(ROUNDS, said["params"]["bands"])
     assert (k, b) == (ROUNDS * COHORT // USERS, USERS // COHORT)
     assert said["sensitivity"] == pytest.approx(worst_norm(C, k, b), rel=1e-9)
     std = said["noise_multiplier"] * said["sensitivity"]
@@ -69,13 +74,18 @@ def check_run(folder: Path) -> None:
 
 
 def check_stream(folder: Path) -> None:
-    """Each user gives one row x and its energy ‖x‖²; both sums have noise of their own. 4 of 8 steps."""
-    n, steps = 8, 4
+    """Each user gives one row x and its energy ‖x‖²; both sums have noise of their own. 4 of 8
+    steps.
+    """
+    n = 8
+    steps = 4
     with stream(folder / "stream", n, dimension=3) as opened:
         for i in range(steps):
             opened.push([0.5, 0.1, 0.0], user=f"u{i}")
     said = json.loads((folder / "stream" / "statement.json").read_text())
-    first, second = (bisr(n, one["params"].get("bands", n)) for one in (said, said["second_moment"]))
+    first, second = (
+        bisr(n, one["params"].get("bands", n)) for one in (said, said["second_moment"])
+    )
 
     def mu(released: int) -> float:
         columns = [np.linalg.norm(C[:released], axis=0) for C in (first, second)]
@@ -93,26 +103,36 @@ def normal(x: np.ndarray, mean: float, std: float) -> np.ndarray:
     return np.exp(-(((x - mean) / std) ** 2) / 2) / (std * math.sqrt(2 * math.pi))
 
 
-def delta_by_quadrature(epsilon: float, std: float, joint: Callable[[np.ndarray, np.ndarray], Any]) -> float:
-    """The larger hockey-stick divergence between a user's two rounds and noise alone, on a fine grid."""
+def delta_by_quadrature(
+    epsilon: float, std: float, joint: Callable[[np.ndarray, np.ndarray], Any]
+) -> float:
+    """The larger hockey-stick divergence between a user's two rounds and noise alone, on a fine
+    grid.
+    """
     x = np.linspace(-9 * std, 1 + 9 * std, 2001)
     with_user = joint(x[:, None], x[None, :])
     without = normal(x, 0, std)[:, None] * normal(x, 0, std)[None, :]
-    cell, factor = (x[1] - x[0]) ** 2, math.exp(epsilon)
+    cell = (x[1] - x[0]) ** 2
+    factor = math.exp(epsilon)
     pairs = ((with_user, without), (without, with_user))
     return max(float(np.maximum(p - factor * q, 0).sum() * cell) for p, q in pairs)
 
 
 def sampled(kind: str) -> tuple[float, Callable[[float], float]]:
     """σ of an amplified run of two rounds without correlation, and δ by quadrature for any σ."""
-    epsilon, delta = 2.0, 1e-3
+    epsilon = 2.0
+    delta = 1e-3
     cohorts = (
         CyclicPoissonCohorts(2, COHORT, min_separation=1)
         if kind == "Poisson"
         else fedmf.BallsInBinsCohorts(2, USERS // 2)
     )
-    privacy = fedmf.UserLevel(epsilon=epsilon, delta=delta, clip_norm=CLIP, noise_seed=1, amplified=True)
-    plan = fedmf.plan(run_of(random_rows(2), cohorts=cohorts, mechanism="identity", privacy=privacy))
+    privacy = fedmf.UserLevel(
+        epsilon=epsilon, delta=delta, clip_norm=CLIP, noise_seed=1, amplified=True
+    )
+    plan = fedmf.plan(
+        run_of(random_rows(2), cohorts=cohorts, mechanism="identity", privacy=privacy)
+    )
     p = COHORT / USERS
 
     def found(std: float) -> float:
@@ -151,13 +171,17 @@ def test_patterns_are_enumerated() -> None:
 
 
 @pytest.mark.parametrize("what", ["allowed", "recorded"])
-def test_one_round_fewer_is_seen(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_round_fewer_is_seen(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if what == "allowed":
         right = Plan.multiplier_after
         monkeypatch.setattr(Plan, "multiplier_after", lambda self, t: right(self, max(1, t - 1)))
     else:
         monkeypatch.setattr(run_statements, "run_spent", without_the_last_round)
-    with pytest.raises((AssertionError, LedgerError)):  # the statement compares ε and ε spent itself
+    with pytest.raises(
+        (AssertionError, LedgerError)
+    ):  # the statement compares ε and ε spent itself
         check_run(tmp_path)
 
 

@@ -1,4 +1,6 @@
-"""G7: FedAdam in the wrapper is Adam of the noised mean; a SuperLink with keys trains the same model."""
+"""G7: FedAdam in the wrapper is Adam of the noised mean; a SuperLink with keys trains the same
+model.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from guarantees.small import CLIP, bisr, clipped
 
 NODES = 3
 SHAPES = {"body.weight": (4, 3), "body.bias": (4,), "head": (5,)}
-DIMENSION, USERS, ROUNDS, SEED = 21, 6, 6, 3
+DIMENSION = 21
+USERS = 6
+ROUNDS = 6
+SEED = 3
 APP = Path(__file__).parents[2] / "configs/start/flower_app"
 
 
@@ -35,7 +40,9 @@ def update_of(user: int) -> np.ndarray:
 
 def start() -> ArrayRecord:
     rng = np.random.default_rng(1)
-    return ArrayRecord({name: Array(rng.standard_normal(s).astype("f")) for name, s in SHAPES.items()})
+    return ArrayRecord(
+        {name: Array(rng.standard_normal(s).astype("f")) for name, s in SHAPES.items()}
+    )
 
 
 def flat(arrays: ArrayRecord) -> np.ndarray:
@@ -48,10 +55,14 @@ def adding() -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        added, sent, at = update_of(int(context.node_config["partition-id"])), {}, 0
+        added = update_of(int(context.node_config["partition-id"]))
+        sent = {}
+        at = 0
         for name, array in message.content["arrays"].items():  # type: ignore[union-attr]
             value = array.numpy()  # type: ignore[union-attr]
-            sent[name] = Array((value + added[at : at + value.size].reshape(value.shape)).astype("f"))
+            sent[name] = Array(
+                (value + added[at : at + value.size].reshape(value.shape)).astype("f")
+            )
             at += value.size
         return Message(RecordDict({"arrays": ArrayRecord(sent)}), reply_to=message)
 
@@ -59,12 +70,17 @@ def adding() -> ClientApp:
 
 
 def check_fed_adam(folder: Path) -> None:
-    """All six users in every round: θ_n by Reddi et al. (2021), in float64, of (Σ clip(x_u) + C⁻¹z)/m."""
+    """All six users in every round: θ_n by Reddi et al. (2021), in float64, of (Σ clip(x_u) +
+    C⁻¹z)/m.
+    """
     strategy = CorrelatedNoise(
-        FedAdam(), UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=SEED),
-        CyclicCohorts(rounds=ROUNDS, users_per_round=USERS), users=USERS,
-        mechanism="bisr", run_dir=folder / "app",
-    )  # fmt: skip
+        FedAdam(),
+        UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=SEED),
+        CyclicCohorts(rounds=ROUNDS, users_per_round=USERS),
+        users=USERS,
+        mechanism="bisr",
+        run_dir=folder / "app",
+    )
     grid = InProcessGrid(adding(), nodes=USERS)
     found = strategy.start(grid=grid, initial_arrays=start(), num_rounds=ROUNDS).arrays
     assert found is not None
@@ -74,9 +90,12 @@ def check_fed_adam(folder: Path) -> None:
     z = normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)
     C = bisr(ROUNDS, said["params"]["bands"])
     means = (total + std * np.linalg.solve(C, z)) / USERS
-    theta, m, v = flat(start()), np.zeros(DIMENSION), np.zeros(DIMENSION)
+    theta = flat(start())
+    m = np.zeros(DIMENSION)
+    v = np.zeros(DIMENSION)
     for t, u in enumerate(means):
-        m, v = 0.9 * m + 0.1 * u, 0.99 * v + 0.01 * u**2
+        m = 0.9 * m + 0.1 * u
+        v = 0.99 * v + 0.01 * u**2
         # Flower's correction of the bias has one round more in its powers than Kingma and Ba.
         rate = 0.1 * np.sqrt(1 - 0.99 ** (t + 2)) / (1 - 0.9 ** (t + 2))
         theta = theta + rate * m / (np.sqrt(v) + 1e-3)
@@ -125,9 +144,12 @@ def train(message: Message, context: Context) -> Message:
 
 
 @pytest.mark.deployment
-def test_a_superlink_with_keys_trains_the_same_model_and_serves_enrolled_nodes_alone(tmp_path: Path) -> None:
-    """TLS, and nodes that sign what they say. The tutorial's server app trains with two of three users, as in
-    one process; the third node is authenticated and not enrolled, the third enrolled key is not there.
+def test_a_superlink_with_keys_trains_the_same_model_and_serves_enrolled_nodes_alone(
+    tmp_path: Path,
+) -> None:
+    """TLS, and nodes that sign what they say. The tutorial's server app trains with two of three
+    users, as in one process; the third node is authenticated and not enrolled, the third enrolled
+    key is not there.
     """
     ignored = shutil.ignore_patterns("__pycache__", "plain_server_app.py")
     app_dir = Path(shutil.copytree(APP, tmp_path / "app", ignore=ignored))
@@ -137,17 +159,21 @@ def test_a_superlink_with_keys_trains_the_same_model_and_serves_enrolled_nodes_a
     (app_dir / "digits_app" / "client_app.py").write_text(CLIENT)
     config = {"run-dir": str(tmp_path / "expected"), "num-server-rounds": 2}
     run_app(app_dir, num_supernodes=NODES, run_config=config)
-    env, credentials = flower_environment(tmp_path), make_credentials(tmp_path / "credentials", NODES)
+    env = flower_environment(tmp_path)
+    credentials = make_credentials(tmp_path / "credentials", NODES)
     absent = make_credentials(tmp_path / "absent", 1).node(0)
     enrol([absent, credentials.node(1), credentials.node(0)], app_dir)
     with (
         superlink(env, tmp_path / "net", credentials=credentials) as link,
         supernodes(env, link, NODES, credentials) as logs,
     ):
-        done = flwr_run(app_dir, env, link.name, config | {"run-dir": str(tmp_path / "run")}, timeout=3000)
+        done = flwr_run(
+            app_dir, env, link.name, config | {"run-dir": str(tmp_path / "run")}, timeout=3000
+        )
         asked = [log.read_text().count("Received") > 0 for log in logs]
     assert done.ok, done.details + done.output[-3000:]
-    model, expected = load_model(tmp_path / "run"), load_model(tmp_path / "expected")
+    model = load_model(tmp_path / "run")
+    expected = load_model(tmp_path / "expected")
     assert model.keys() == expected.keys()
     for name, values in model.items():
         torch.testing.assert_close(values, expected[name], rtol=0, atol=2e-6)
@@ -159,10 +185,14 @@ def test_a_superlink_with_keys_trains_the_same_model_and_serves_enrolled_nodes_a
 def enrol(keys: list[Path], app_dir: Path) -> None:
     """Let the app take the nodes with these keys for its users."""
     file = app_dir.parent / "enrolled-keys"
-    lines = [f"{key.with_suffix('.pub').read_text().strip()} clinic-{i}\n" for i, key in enumerate(keys)]
+    lines = [
+        f"{key.with_suffix('.pub').read_text().strip()} clinic-{i}\n" for i, key in enumerate(keys)
+    ]
     file.write_text("".join(lines))
     server = app_dir / "digits_app" / "server_app.py"
     enrolled = f"""users=EnrolledIdentity({str(file)!r}),
         execution=fedmf.Execution(messages="per-user", round_timeout=3600.0, handshake_timeout=5.0),"""
-    plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledIdentity")
+    plain = server.read_text().replace(
+        "import CorrelatedNoise", "import CorrelatedNoise, EnrolledIdentity"
+    )
     server.write_text("import fedmf\n" + plain.replace("users=3,", enrolled))

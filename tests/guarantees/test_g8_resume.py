@@ -1,4 +1,6 @@
-"""G8: a stopped run goes on, with the same models if its seed is public, with fresh rows if it is secret."""
+"""G8: a stopped run goes on, with the same models if its seed is public, with fresh rows if it is
+secret.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ STOPS = (3, 4, 8, ROUNDS)
 
 
 def brought(path: Path, stops: tuple[int, ...], rows: np.ndarray, seed: int | None) -> np.ndarray:
-    """θ_0 … θ_n of an aggregator, a process for every stop; what a process finds is what was shown last."""
+    """θ_0 … θ_n of an aggregator, a process for every stop; what a process finds is what was shown
+    last.
+    """
     models: list[np.ndarray] = []
     for stop in stops:
         opened = aggregator(path, noise_seed=seed).begin({"w": np.zeros(rows.shape[1], np.float32)})
@@ -51,7 +55,8 @@ def check_public_run(folder: Path) -> None:
 
 
 def check_public_stream(folder: Path) -> None:
-    x, found = np.random.default_rng(2).uniform(-0.5, 0.5, (ROUNDS, 3)), {}
+    x = np.random.default_rng(2).uniform(-0.5, 0.5, (ROUNDS, 3))
+    found = {}
     for name, stops in (("whole", (ROUNDS,)), ("stopped", STOPS)):
         found[name] = []
         for stop in stops:
@@ -62,16 +67,26 @@ def check_public_stream(folder: Path) -> None:
 
 
 def check_secret_run(folder: Path) -> None:
-    """The noise of all rounds, those before a stop included, is that of the plan: no row counts twice."""
-    models = brought(folder / "secret", STOPS, np.zeros((len(NAMES), 10_000), np.float32), seed=None)
+    """The noise of all rounds, those before a stop included, is that of the plan: no row counts
+    twice.
+    """
+    models = brought(
+        folder / "secret", STOPS, np.zeros((len(NAMES), 10_000), np.float32), seed=None
+    )
     said = fedmf.account(folder / "secret").to_dict()
     std = said["clip_norm"] * said["noise_multiplier"] * said["sensitivity"]
     noise = np.diff(models, axis=0) * COHORT
     assert covariance_fits(noise, bisr(ROUNDS, said["params"]["bands"]), std)
-    assert not np.array_equal(models, brought(folder / "other", STOPS[-1:], np.zeros((24, 10_000)), None))
+    assert not np.array_equal(
+        models, brought(folder / "other", STOPS[-1:], np.zeros((24, 10_000)), None)
+    )
 
 
-CHECKS = {"public run": check_public_run, "public stream": check_public_stream, "secret": check_secret_run}
+CHECKS = {
+    "public run": check_public_run,
+    "public stream": check_public_stream,
+    "secret": check_secret_run,
+}
 
 
 @pytest.mark.parametrize("what", CHECKS)

@@ -24,8 +24,11 @@ from fedmf.ledger.ledger import Ledger
 from fedmf.release.private_server import PrivateServer
 from guarantees.small import ROUNDS, linear_task, random_rows, run_of, stream
 
-#: What a run keeps for itself (key, ledger, failures, rows that were pushed); times, which nobody promises.
-SECRET = re.compile(r"noise\.key|(ledger|stream)\.sqlite.*|\w+\.(bin|jsonl)|operator\.json|phases\.parquet")
+#: What a run keeps for itself (key, ledger, failures, rows that were pushed); times, which nobody
+#: promises.
+SECRET = re.compile(
+    r"noise\.key|(ledger|stream)\.sqlite.*|\w+\.(bin|jsonl)|operator\.json|phases\.parquet"
+)
 #: Columns that are functions of a released model.
 NOISED = {"loss", "accuracy"}
 #: The row of one user in both worlds.
@@ -71,8 +74,11 @@ def logged(log: Log) -> Iterator[None]:
 
 
 def leaves(world: Callable[[Path, float], object], folder: Path, value: float) -> dict[str, Any]:
-    """What one world lets out: files, what is logged, and what the world returns; always at one place."""
-    log, place = Log(), folder / "world"
+    """What one world lets out: files, what is logged, and what the world returns; always at one
+    place.
+    """
+    log = Log()
+    place = folder / "world"
     watching = logged(log)
     next(watching)
     told = world(place, value)
@@ -104,9 +110,11 @@ def run(place: Path, value: float) -> object:
 
     task = replace(task, loss=loss)
     made = run_of(
-        rows, task=task, client=fedmf.LocalSGD(learning_rate=1.0, batch_size=4, engine="loop"),
+        rows,
+        task=task,
+        client=fedmf.LocalSGD(learning_rate=1.0, batch_size=4, engine="loop"),
         execution=fedmf.Execution(evaluate_every=1),
-    )  # fmt: skip
+    )
     result = fedmf.simulate(made, place)
     assert sorted(set(seen)) == list(range(ROUNDS + 1))
     assert seen == sorted(seen)
@@ -117,11 +125,13 @@ def run(place: Path, value: float) -> object:
 
 def wrapped(place: Path, value: float) -> object:
     """What every client is sent, its arrays left out, and what the strategy returns."""
-    app, sent = ClientApp(), []
+    app = ClientApp()
+    sent = []
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        user, arrays = int(context.node_config["partition-id"]), message.content["arrays"]
+        user = int(context.node_config["partition-id"])
+        arrays = message.content["arrays"]
         assert isinstance(arrays, ArrayRecord)
         configs = {name: dict(record) for name, record in message.content.config_records.items()}
         shapes = [(name, array.dtype, tuple(array.shape)) for name, array in arrays.items()]
@@ -133,9 +143,13 @@ def wrapped(place: Path, value: float) -> object:
         return Message(RecordDict({"arrays": ArrayRecord(changed)}), reply_to=message)
 
     strategy = CorrelatedNoise(
-        FedAdam(), fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.5, noise_seed=3),
-        fedmf.CyclicCohorts(rounds=4, users_per_round=3), users=6, mechanism="bisr", run_dir=place,
-    )  # fmt: skip
+        FedAdam(),
+        fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.5, noise_seed=3),
+        fedmf.CyclicCohorts(rounds=4, users_per_round=3),
+        users=6,
+        mechanism="bisr",
+        run_dir=place,
+    )
     start = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
     result = strategy.start(grid=InProcessGrid(app, nodes=6), initial_arrays=start, num_rounds=4)
     metrics = {name: dict(getattr(result, name)) for name in vars(result) if "metrics" in name}
@@ -159,7 +173,11 @@ def streamed(place: Path, value: float) -> object:
     return re.sub(r'("(?:sum|mean)[^"]*": )\[?[^],}]*', r"\1", numbers)
 
 
-WAYS: dict[str, Callable[[Path, float], object]] = {"run": run, "wrapped app": wrapped, "stream": streamed}
+WAYS: dict[str, Callable[[Path, float], object]] = {
+    "run": run,
+    "wrapped app": wrapped,
+    "stream": streamed,
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -167,8 +185,11 @@ def test_nothing_but_noised_values_differs(way: str, tmp_path: Path) -> None:
     check(WAYS[way], tmp_path)
 
 
-def test_an_evaluation_before_the_commit_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks, right = [], PrivateServer._step
+def test_an_evaluation_before_the_commit_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = []
+    right = PrivateServer._step
 
     def early(self, noised):
         after = right(self, noised)

@@ -22,7 +22,10 @@ from fedmf.release.noisy_sum import NoisySum
 
 SCRIPT = Path(__file__).parents[2] / "simulations/attack_lattice.py"
 #: With fewer a perfect attacker could be lucky.
-TRIALS, DIMENSION, COHORT, BITS = 60, 1000, 4, 31
+TRIALS = 60
+DIMENSION = 1000
+COHORT = 4
+BITS = 31
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +66,19 @@ def verdicts(attack: ModuleType, noisy: Callable[[np.ndarray, float, int], np.nd
     rng = np.random.default_rng(0)
     std = certified_sigma(attack.EPSILON, attack.DELTA) * 2.0**BITS
     for trial in range(TRIALS):
-        rows, _ = clip_to_fixed_point(torch.from_numpy(rng.standard_normal((1, DIMENSION))), 1.0, BITS)
+        rows, _ = clip_to_fixed_point(
+            torch.from_numpy(rng.standard_normal((1, DIMENSION))), 1.0, BITS
+        )
         worlds = [np.zeros(DIMENSION, np.int64), rows[0].numpy()]
         truth = int(rng.integers(2))
         low, high = attack.cells(noisy(worlds[truth], std, trial), COHORT * 2.0**BITS)
-        yield truth, [attack.judge((low, high), worlds, std, lattice) for lattice in (attack.OLD, attack.NEW)]
+        yield (
+            truth,
+            [
+                attack.judge((low, high), worlds, std, lattice)
+                for lattice in (attack.OLD, attack.NEW)
+            ],
+        )
 
 
 def test_a_first_model_tells_no_more_than_is_allowed(attack: ModuleType) -> None:
@@ -85,7 +96,9 @@ def test_released_integers_lie_on_no_lattice(attack: ModuleType) -> None:
     assert sum(all(each[0].excluded) for _, each in found) > 190
 
 
-def test_integers_of_a_lattice_are_seen(attack: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integers_of_a_lattice_are_seen(
+    attack: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Float noise that is rounded to integers before it is added."""
 
     def release_rows(self: NoiseStream, totals: torch.Tensor) -> None:

@@ -1,4 +1,6 @@
-"""The core refuses what breaks its assumptions, whoever brings it, and what is refused costs nothing."""
+"""The core refuses what breaks its assumptions, whoever brings it, and what is refused costs
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ FIRST = NAMES[:6]
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    run = run_of(random_rows(DIMENSION), privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP))
+    run = run_of(
+        random_rows(DIMENSION), privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP)
+    )
     return fedmf.start(run, tmp_path / "run")
 
 
@@ -46,9 +50,12 @@ def summed(session: Session, rows: Any, users: int = 6) -> ClippedSum:
     return total
 
 
-def refused(session: Session, total: ClippedSum, users: Any, error: type[Exception], match: str) -> None:
+def refused(
+    session: Session, total: ClippedSum, users: Any, error: type[Exception], match: str
+) -> None:
     """Nothing is drawn or committed, and the round is still there for an honest sum."""
-    t, before = session.server.t, session.server.parameters.clone()
+    t = session.server.t
+    before = session.server.parameters.clone()
     with pytest.raises(error, match=match):
         session.server.release(total, users)
     assert (session.server.t, session.directory.ledger.released) == (t, t)
@@ -59,12 +66,20 @@ def test_a_sum_of_other_users_than_listed(session: Session) -> None:
     with session:
         for users in (5, 7):
             total = summed(session, 0.1, users)
-            refused(session, total, FIRST, ValueError, f"exactly the listed users; got {users} updates for 6")
+            refused(
+                session,
+                total,
+                FIRST,
+                ValueError,
+                f"exactly the listed users; got {users} updates for 6",
+            )
         session.server.release(summed(session, 0.1), FIRST)
 
 
 def test_a_sum_in_other_units_than_the_plan(session: Session) -> None:
-    """In a finer unit the noise would be too small, with another clip norm a user could move too much."""
+    """In a finer unit the noise would be too small, with another clip norm a user could move too
+    much.
+    """
     with session:
         units = session.server.sums.units
         for total in (
@@ -84,7 +99,13 @@ def test_a_user_within_b_or_twice(session: Session) -> None:
         refused(session, summed(session, 0.1), twice, ParticipationViolation, "twice in round 0")
         session.server.release(summed(session, 0.1), FIRST)
         again = [FIRST[0], *NAMES[6:11]]
-        refused(session, summed(session, 0.1), again, ParticipationViolation, r"b \(min_separation\) is 4")
+        refused(
+            session,
+            summed(session, 0.1),
+            again,
+            ParticipationViolation,
+            r"b \(min_separation\) is 4",
+        )
         session.server.release(summed(session, 0.1), NAMES[6:12])
 
 
@@ -92,7 +113,9 @@ def test_a_user_within_b_or_twice(session: Session) -> None:
 def test_whatever_a_row_holds_it_moves_the_sum_by_the_clip_norm_at_most(
     session: Session, value: float
 ) -> None:
-    """Not finite is nothing; all else is clipped. Others are in the sum as they would be without."""
+    """Not finite is nothing; all else is clipped. Others are in the sum as they would be
+    without.
+    """
     with session:
         row = torch.full((DIMENSION,), 0.1)
         row[1] = value
@@ -127,7 +150,10 @@ def test_more_users_than_an_int64_holds() -> None:
 
 
 MATRICES: dict[str, tuple[Callable[[], object], str]] = {
-    "not triangular": (lambda: Dense([[1.0, 1e-300], [0.0, 1.0]]), "must be lower triangular; got 1e-300"),
+    "not triangular": (
+        lambda: Dense([[1.0, 1e-300], [0.0, 1.0]]),
+        "must be lower triangular; got 1e-300",
+    ),
     "not invertible": (lambda: Dense([[1.0, 0.0], [1.0, 0.0]]), "must be positive; got 0.0 at j=1"),
     "negative diagonal": (lambda: Dense([[-1.0, 0.0], [1.0, 1.0]]), "must be positive"),
     "NaN": (lambda: Dense([[1.0, 0.0], [math.nan, 1.0]]), "must be finite"),
@@ -140,7 +166,9 @@ MATRICES: dict[str, tuple[Callable[[], object], str]] = {
         "must end at row n=2",
     ),
     "recorded zero": (
-        lambda: factorization_from_dict({"type": "toeplitz", "coefficients": [0.0, 1.0], "rounds": 2}),
+        lambda: factorization_from_dict(
+            {"type": "toeplitz", "coefficients": [0.0, 1.0], "rounds": 2}
+        ),
         "must be positive",
     ),
 }
@@ -170,7 +198,9 @@ def test_a_matrix_that_lies_about_its_sensitivity() -> None:
     """Only the coefficients of an untrusted C are kept; what moves is computed from these."""
     C = Boastful([1.0, 0.9, 0.8], ROUNDS)
     run = run_of(random_rows(DIMENSION), mechanism=GivenFactorization(C))
-    honest = run_of(random_rows(DIMENSION), mechanism=GivenFactorization(Toeplitz([1.0, 0.9, 0.8], ROUNDS)))
+    honest = run_of(
+        random_rows(DIMENSION), mechanism=GivenFactorization(Toeplitz([1.0, 0.9, 0.8], ROUNDS))
+    )
     plans = [fedmf.plan(each) for each in (run, honest)]
     assert type(plans[0].mechanism.factorization) is Toeplitz
     assert plans[0].sensitivity == plans[1].sensitivity
@@ -184,7 +214,9 @@ def altered(plan: Plan, name: str, factor: float) -> Plan:
     if name in ("movement", "std"):
         rounding = plan.rounding
         parts = tuple(dataclasses.replace(part, std=factor * part.std) for part in rounding.parts)
-        changes = {"movement": factor * rounding.movement} if name == "movement" else {"parts": parts}
+        changes = (
+            {"movement": factor * rounding.movement} if name == "movement" else {"parts": parts}
+        )
         return dataclasses.replace(plan, rounding=dataclasses.replace(rounding, **changes))
     return dataclasses.replace(plan, **{name: factor * getattr(plan, name)})
 
@@ -197,7 +229,9 @@ def test_a_plan_that_states_too_little(name: str) -> None:
         altered(plan, name, 0.999).allowed(ROUNDS)
 
 
-@pytest.mark.parametrize("name", ["sensitivity", "first_std", "second_std", "noise_multiplier", "rounding"])
+@pytest.mark.parametrize(
+    "name", ["sensitivity", "first_std", "second_std", "noise_multiplier", "rounding"]
+)
 def test_a_stream_that_states_too_little(name: str, tmp_path: Path) -> None:
     with pushed(tmp_path / "stream", 8, dimension=3) as stream:
         description = stream._run.plan.to_dict()

@@ -115,7 +115,10 @@ def test_an_honest_stream_is_accepted(what: str, script: ModuleType, tmp_path: P
 
 def test_a_stream_that_counts_valid_rows_is_accepted(script: ModuleType, tmp_path: Path) -> None:
     schema = tmp_path / "schema.toml"
-    columns = [f'[columns.x{i}]\nkind = "number"\nlower = -3\nupper = 2\nnullable = true\n' for i in range(3)]
+    columns = [
+        f'[columns.x{i}]\nkind = "number"\nlower = -3\nupper = 2\nnullable = true\n'
+        for i in range(3)
+    ]
     schema.write_text("".join(columns) + '[columns.user]\nkind = "user"\n')
     more = {"schema": read_schema(schema), "clip_norm": math.nan, "epsilon": 1e5}
     statement, folder, output = private_stream(tmp_path / "stream", **more)
@@ -123,7 +126,9 @@ def test_a_stream_that_counts_valid_rows_is_accepted(script: ModuleType, tmp_pat
     script.verify(statement, folder, [output])
 
 
-def test_the_statement_of_a_pair_is_checked_without_models(script: ModuleType, tmp_path: Path) -> None:
+def test_the_statement_of_a_pair_is_checked_without_models(
+    script: ModuleType, tmp_path: Path
+) -> None:
     """Both moments of JME-Adam; its models are left to others, and that is said."""
     statement, folder, model = private_run(tmp_path / "run", server=fedmf.JmeAdam())
     script.verify(statement, folder, [])
@@ -149,16 +154,24 @@ def less_noise(statement: Path, folder: Path, published: Path) -> None:
 
 
 def less_epsilon(statement: Path, folder: Path, published: Path) -> None:
-    edited(statement, lambda said: said.update(epsilon_known_cohorts=0.999 * said["epsilon_known_cohorts"]))
+    edited(
+        statement,
+        lambda said: said.update(epsilon_known_cohorts=0.999 * said["epsilon_known_cohorts"]),
+    )
 
 
 def other_coefficients(scale: float) -> Callable[[Path, Path, Path], None]:
-    """C with other coefficients after the first, larger or smaller, so that sens(C) is another one."""
+    """C with other coefficients after the first, larger or smaller, so that sens(C) is another
+    one.
+    """
 
     def change(plan: Any) -> None:
         for part in plan["parts"]:
             coefficients = part["strategy"]["coefficients"]
-            part["strategy"]["coefficients"] = [coefficients[0], *(scale * c for c in coefficients[1:])]
+            part["strategy"]["coefficients"] = [
+                coefficients[0],
+                *(scale * c for c in coefficients[1:]),
+            ]
 
     return lambda statement, folder, published: edited(folder / PLAN, change)
 
@@ -207,7 +220,11 @@ LIES: dict[str, Lie] = {
     "missing integers": fewer_integers,
     "more participations": more_participations,
 }
-OF_RUNS: dict[str, Lie] = {**LIES, "smaller C": other_coefficients(0.95), "altered model": other_model}
+OF_RUNS: dict[str, Lie] = {
+    **LIES,
+    "smaller C": other_coefficients(0.95),
+    "altered model": other_model,
+}
 OF_STREAMS: dict[str, Lie] = {
     **LIES,
     "smaller C": other_coefficients(0.95),
@@ -264,11 +281,20 @@ def test_the_command_accepts_and_rejects(
 
 def test_it_imports_nothing_of_the_package() -> None:
     tree = ast.parse(SCRIPT.read_text())
-    names = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+    names = [
+        name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    ]
     names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert {name.partition(".")[0] for name in names} == {
-        "itertools", "json", "math", "numpy", "pathlib", "safetensors", "scipy", "sys",
-    }  # fmt: skip
+        "itertools",
+        "json",
+        "math",
+        "numpy",
+        "pathlib",
+        "safetensors",
+        "scipy",
+        "sys",
+    }
 
 
 @pytest.mark.parametrize(("k", "b"), [(1, 1), (2, 3), (3, 2), (8, 1)])
@@ -287,7 +313,9 @@ def test_sensitivities_are_those_of_every_pattern(k: int, b: int, script: Module
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 20.0])
 def test_epsilon_is_that_of_the_gaussian_mechanism(sigma: float, script: ModuleType) -> None:
-    assert script.epsilon_of(1 / sigma, 1e-6) == pytest.approx(gaussian_epsilon(sigma, 1e-6), rel=1e-9)
+    assert script.epsilon_of(1 / sigma, 1e-6) == pytest.approx(
+        gaussian_epsilon(sigma, 1e-6), rel=1e-9
+    )
 
 
 def failing_append(monkeypatch: pytest.MonkeyPatch, at: int) -> None:

@@ -1,4 +1,6 @@
-"""A commit that fails: the opening ends, nothing is written behind it, and the next opening tells."""
+"""A commit that fails: the opening ends, nothing is written behind it, and the next opening
+tells.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def test_the_opening_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.Monk
         ledger.commit_round(0, ["a"], b"state")
         with monkeypatch.context() as patched:
             patched.setattr(ledger_module, "_flush", failing)
-            with pytest.raises(LedgerError, match=r"round 2 failed \(.*Input/output error\)") as failed:
+            with pytest.raises(
+                LedgerError, match=r"round 2 failed \(.*Input/output error\)"
+            ) as failed:
                 ledger.commit_round(1, ["b"], b"other")
         assert "\n" not in str(failed.value)
         for again in (

@@ -1,4 +1,6 @@
-"""Files and directories that are made whole or not at all and never over another, and the file of a key."""
+"""Files and directories that are made whole or not at all and never over another, and the file of a
+key.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,15 @@ from fedmf.noise.key import NoiseKey
 def test_content_is_written_before_it_is_flushed_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, fsync, replace, seen = tmp_path / "file", os.fsync, os.replace, list[object]()
+    path = tmp_path / "file"
+    fsync = os.fsync
+    replace = os.replace
+    seen = list[object]()
 
     def flushed(descriptor: int) -> None:
-        seen.append(os.fstat(descriptor).st_size if not os.path.isdir(f"/dev/fd/{descriptor}") else "folder")
+        seen.append(
+            os.fstat(descriptor).st_size if not os.path.isdir(f"/dev/fd/{descriptor}") else "folder"
+        )
         fsync(descriptor)
 
     def named(source: Path, target: Path) -> None:
@@ -55,7 +62,9 @@ def fill(folder: Path) -> None:
     (folder / "file").write_text("whole")
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), LedgerError("no"), KeyError("x")])
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), LedgerError("no"), KeyError("x")]
+)
 def test_a_failure_leaves_nothing(tmp_path: Path, error: Exception) -> None:
     def fail(folder: Path) -> None:
         (folder / "file").touch()
@@ -65,8 +74,9 @@ def test_a_failure_leaves_nothing(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(expected) as caught:
         create_directory(tmp_path / "deep" / "run", "output directory", fail)
     if isinstance(error, OSError):
-        assert str(caught.value) == (
-            f"output directory {tmp_path}/deep/run cannot be created: No space left on device."
+        assert (
+            str(caught.value)
+            == f"output directory {tmp_path}/deep/run cannot be created: No space left on device."
         )
     assert content(tmp_path / "deep") == []
 
@@ -85,7 +95,9 @@ def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("empty", "file", "link"):
-        with pytest.raises(LedgerError, match="must be new or empty; it contains other files") as caught:
+        with pytest.raises(
+            LedgerError, match="must be new or empty; it contains other files"
+        ) as caught:
             create_directory(tmp_path / name, "state directory", fill, error=LedgerError)
         assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="cannot be created: File exists"):
@@ -101,7 +113,10 @@ def test_a_file_is_whole_with_its_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o644
     with pytest.raises(RuntimeError, match="mine"), new_file(tmp_path / "two") as file:
         raise RuntimeError("mine")
-    with pytest.raises(ConfigError, match="three exists already"), new_file(tmp_path / "three") as file:
+    with (
+        pytest.raises(ConfigError, match="three exists already"),
+        new_file(tmp_path / "three") as file,
+    ):
         (tmp_path / "three").symlink_to("nowhere")
     assert content(tmp_path) == ["one", "three"]
 
@@ -149,4 +164,7 @@ def test_a_file_open_to_others_is_refused(key_file, mode):
 )
 def test_a_damaged_file_is_refused_without_showing_it(key_file, damage):
     key_file.write_bytes(damage(key_file.read_bytes()))
-    refused(key_file, r"^file \(key\) must hold an intact 'fedmf noise key, version 1'; got something else")
+    refused(
+        key_file,
+        r"^file \(key\) must hold an intact 'fedmf noise key, version 1'; got something else",
+    )

@@ -38,7 +38,12 @@ def test_commits_are_read_back_after_reopening(path: Path, ledger: Ledger) -> No
         seen = reopened.histories
     assert expected[:2] == (5, b"state 4")
     assert expected[3] == [(0, "zoë"), (0, "ann"), (1, "bob"), (3, "ann"), (3, "cy"), (4, "zoë")]
-    assert (len(seen), seen.participations, seen.max_participations, seen.min_separation) == (4, 6, 2, 3)
+    assert (len(seen), seen.participations, seen.max_participations, seen.min_separation) == (
+        4,
+        6,
+        2,
+        3,
+    )
 
 
 @pytest.mark.parametrize("wrong", [1, 3, None])
@@ -108,11 +113,17 @@ def test_a_round_needs_an_opening_with_bits_of_its_own(path: Path) -> None:
         assert [opening.first_round for opening in ledger.openings()] == [0, 1, 2]
 
 
-def test_one_process_writes_and_readers_see_what_was_there_when_they_came(path: Path, ledger: Ledger) -> None:
+def test_one_process_writes_and_readers_see_what_was_there_when_they_came(
+    path: Path, ledger: Ledger
+) -> None:
     commit(ledger, ["a"])
     with Ledger.open(path, read_only=True) as reader:
         commit(ledger, ["b"])
-        assert (reader.released, participations(reader), reader.state()) == (1, [(0, "a")], b"state 0")
+        assert (reader.released, participations(reader), reader.state()) == (
+            1,
+            [(0, "a")],
+            b"state 0",
+        )
         with pytest.raises(LedgerError, match="read-only"):
             reader.commit_round(1, ["c"])
     assert released(path) == 2
@@ -203,7 +214,9 @@ def values_or_line(path: Path) -> Any:
 
 @pytest.mark.parametrize("live", [False, True])
 def test_no_changed_value_is_read_whatever_byte_is_flipped(tmp_path: Path, live: bool) -> None:
-    """Of the closed file and of a log that was not merged; each refused in a line or of no consequence."""
+    """Of the closed file and of a log that was not merged; each refused in a line or of no
+    consequence.
+    """
     path = run_of(tmp_path / "run")
     with Ledger.open(path, SECRET) as ledger:
         if live:
@@ -211,7 +224,8 @@ def test_no_changed_value_is_read_whatever_byte_is_flipped(tmp_path: Path, live:
             commit(ledger, ["u7"])
         expected = values(path)
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    rng, refused = random.Random(5), 0
+    rng = random.Random(5)
+    refused = 0
     files = [
         file
         for file in sorted((tmp_path / "copy").iterdir())
@@ -290,7 +304,9 @@ def test_copies_on_one_machine_and_on_two(tmp_path: Path, monkeypatch: pytest.Mo
             commit(ledger, ["u3"], ["u4"])
     with Ledger.open(path, SECRET) as ledger:
         assert fresh not in {opening.fresh for opening in ledger.openings()}
-    with pytest.raises(LedgerError, match="older copy"):  # it has more commits, and not those of this machine
+    with pytest.raises(
+        LedgerError, match="older copy"
+    ):  # it has more commits, and not those of this machine
         Ledger.open(older, SECRET)
     (mark,) = (tmp_path / "this" / "fedmf" / "marks").iterdir()
     assert (mark.name, mark.stat().st_mode & 0o777) == (SECRET.fingerprint, 0o600)

@@ -32,13 +32,14 @@ PUBLISHED = [
 def test_published_matrix_to_its_printed_digits():
     found = banded(3, Participation(9, 3, 3), equal_norms=True)
     assert np.abs(found.band - PUBLISHED).max() <= 0.0006
-    assert found.query_variances(np.ones(9)).sum() <= Banded(PUBLISHED).query_variances(np.ones(9)).sum() * (
-        np.linalg.norm(PUBLISHED, axis=1).max() ** 2
-    )
+    assert found.query_variances(np.ones(9)).sum() <= Banded(PUBLISHED).query_variances(
+        np.ones(9)
+    ).sum() * (np.linalg.norm(PUBLISHED, axis=1).max() ** 2)
 
 
 def test_no_worse_than_the_normalized_toeplitz_matrix_and_than_neighbours():
-    contract, ones = Participation(96, 4, 24), np.ones(96)
+    contract = Participation(96, 4, 24)
+    ones = np.ones(96)
     toeplitz = normalized(banded_toeplitz(12, contract))
     best = banded(12, contract, equal_norms=True)
     error = best.query_variances(ones).sum()
@@ -53,7 +54,8 @@ def test_no_worse_than_the_normalized_toeplitz_matrix_and_than_neighbours():
 @pytest.mark.parametrize(("k", "b"), [(1, 9), (2, 3), (2, 5), (3, 3), (3, 4)])
 def test_sensitivity_is_exact_and_falling_norms_pay(k, b):
     contract = Participation(9, k, b)
-    equal, falling = banded(3, contract, equal_norms=True), banded(3, contract)
+    equal = banded(3, contract, equal_norms=True)
+    falling = banded(3, contract)
     stated = [stated_sensitivity(C, contract) for C in (equal, falling)]
     for C, found in zip((equal, falling), stated, strict=True):
         assert found.kind == "exact"
@@ -63,7 +65,9 @@ def test_sensitivity_is_exact_and_falling_norms_pay(k, b):
     blocks = squares[: k * b : b]
     assert np.allclose(squares, blocks[np.minimum(np.arange(9) // b, k - 1)], rtol=1e-12)
     assert stated[1].value == pytest.approx(np.sqrt(blocks.sum()), rel=1e-12)
-    rmse = [errors(C, prefix(9), found).rmse for C, found in zip((equal, falling), stated, strict=True)]
+    rmse = [
+        errors(C, prefix(9), found).rmse for C, found in zip((equal, falling), stated, strict=True)
+    ]
     assert rmse[1] == pytest.approx(rmse[0], rel=1e-9) if k == 1 else rmse[1] < rmse[0]
 
 

@@ -43,18 +43,22 @@ def _dense_rmse(c, n, k, b):
     if c.size > b and not monotone:
         return 1e6
     dense = ltt(c, n)
-    return rmse(prefix_sums(n), dense, float(np.linalg.norm(dense[:, : (k - 1) * b + 1 : b].sum(axis=1))))
+    return rmse(
+        prefix_sums(n), dense, float(np.linalg.norm(dense[:, : (k - 1) * b + 1 : b].sum(axis=1)))
+    )
 
 
 @pytest.mark.parametrize(
     ("contract", "bands"),
-    [(Participation(320, 5, 64), bands) for bands in (2, 8, 64)] + [(Participation(200, 2, 10), 40)],
+    [(Participation(320, 5, 64), bands) for bands in (2, 8, 64)]
+    + [(Participation(200, 2, 10), 40)],
 )
 def test_beats_bsr_and_the_one_parameter_family(contract, bands):
     optimal = _rmse(banded_toeplitz(bands, contract), contract)
     for other in ("bsr", "one-parameter", "bfr"):
         rival = _rmse(build(other, contract, bands=bands).factorization, contract)
-        # With two bands every family has one free coefficient, and those that search it find the same.
+        # With two bands every family has one free coefficient, and those that search it find the
+        # same.
         assert optimal < rival * (1 + 1e-7 if bands == 2 else 1)
 
 

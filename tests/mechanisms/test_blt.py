@@ -32,7 +32,9 @@ def test_stream_equals_the_dense_solve_at_two_thousand_rounds(theta, omega):
     n = 2000
     C = BufferedToeplitz(theta, omega, n)
     z = np.random.default_rng(0).normal(size=n)
-    c = np.concatenate([[1.0], np.power.outer(np.array(theta), np.arange(n - 1)).T @ np.array(omega)])
+    c = np.concatenate(
+        [[1.0], np.power.outer(np.array(theta), np.arange(n - 1)).T @ np.array(omega)]
+    )
     expected = np.linalg.solve(np.tril(c[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]), z)
     stream = C.recurrence()
     assert stream.memory_vectors == len(theta)
@@ -64,7 +66,8 @@ def test_crowded_decays_stream_exactly_and_have_exact_errors(theta, omega):
     n = 1000
     C = BufferedToeplitz(theta, omega, n)
     with mpmath.workdps(50):
-        sums, h = [mpmath.mpf(0)] * len(theta), []
+        sums = [mpmath.mpf(0)] * len(theta)
+        h = []
         for t in range(n):
             h.append((t == 0) - sum(mpmath.mpf(w) * s for w, s in zip(omega, sums, strict=True)))
             sums = [mpmath.mpf(a) * s + h[-1] for a, s in zip(theta, sums, strict=True)]
@@ -105,7 +108,8 @@ def test_more_buffers_never_hurt_and_other_values_are_no_better(contract):
     designs = [blt(m, contract) for m in (1, 2, 3)]
     found = [_rmse(C, contract) for C in designs]
     assert all(more <= fewer * (1 + 1e-8) for fewer, more in pairwise(found))
-    rng, best = np.random.default_rng(0), designs[1]
+    rng = np.random.default_rng(0)
+    best = designs[1]
     for size in (0.3, 1e-2, 1e-3) * 6:
         odds = best.decays / (1.0 - best.decays) * np.exp(size * rng.normal(size=2))
         other = BufferedToeplitz(

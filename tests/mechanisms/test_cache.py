@@ -56,11 +56,14 @@ def test_a_request_is_computed_once_in_a_process_and_on_a_machine(folder: Path) 
     assert len(CALLS) == len(list(folder.iterdir())) == 5
 
 
-@pytest.mark.parametrize("damage", ["empty", "noise", "another horizon", "another type", "no factorization"])
+@pytest.mark.parametrize(
+    "damage", ["empty", "noise", "another horizon", "another type", "no factorization"]
+)
 def test_a_damaged_entry_is_replaced(folder: Path, damage: str) -> None:
     truth = another_process()(CONTRACT, 3)
     (entry,) = folder.iterdir()
-    whole, described = entry.read_bytes(), truth.to_dict()
+    whole = entry.read_bytes()
+    described = truth.to_dict()
     if damage in ("empty", "noise"):
         entry.write_bytes(b"" if damage == "empty" else whole[:-9] + b"?" + whole[-8:])
     else:  # under a right name and digest: whoever has the user's rights can write so
@@ -69,7 +72,9 @@ def test_a_damaged_entry_is_replaced(folder: Path, damage: str) -> None:
             "another type": {**described, "type": "diagonal"},
             "no factorization": {"type": "toeplitz", "coefficients": [1.0, "x"], "rounds": 64},
         }[damage]
-        DiskCache(folder.parent, "designs", 2**20, 2**20).write(entry.name, json.dumps(forged).encode())
+        DiskCache(folder.parent, "designs", 2**20, 2**20).write(
+            entry.name, json.dumps(forged).encode()
+        )
     assert same(another_process()(CONTRACT, 3), truth)
     assert CALLS == [3, 3]
     assert entry.read_bytes() == whole

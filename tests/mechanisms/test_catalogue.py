@@ -28,7 +28,8 @@ CONTRACT = Participation(120, 4, 30)
 )
 def test_names_that_people_type_are_understood_and_written_as_ours(said: str, meant: str) -> None:
     contract = Participation(16, 2, 8)
-    made, wanted = build(said, contract), build(meant, contract)
+    made = build(said, contract)
+    wanted = build(meant, contract)
     assert (made.name, made.params) == (wanted.name, wanted.params)
     assert made.factorization.to_dict() == wanted.factorization.to_dict()
     assert NamedMechanism(said).to_dict() == {"kind": meant}
@@ -59,7 +60,11 @@ def test_bad_requests_are_refused_by_name():
     [
         ("cgd", "prefix", {"lambda": 1 - np.geomspace(1e-3, 1.0, 400)}),
         ("bifr", "prefix", {"bands": range(1, 121, 7), "gamma": np.linspace(0.3, 0.9, 61)}),
-        ("normalized-one-parameter", "prefix", {"bands": (16, 30, 64), "c": np.linspace(0.0, 0.5, 61)}),
+        (
+            "normalized-one-parameter",
+            "prefix",
+            {"bands": (16, 30, 64), "c": np.linspace(0.0, 0.5, 61)},
+        ),
         (
             "rated-bfr",
             "prefix*linear",
@@ -81,16 +86,25 @@ def test_searched_parameters_are_not_beaten_by_those_of_a_fine_grid(
 
 def test_noise_for_the_last_iterate_by_name_is_made_for_its_curvatures():
     contract = Participation(400, 1, 400)
-    quadratic = build("quadratic-lti", contract, params={"mu": 0.1, "smoothness": 2.0, "eigenvalues": 5})
+    quadratic = build(
+        "quadratic-lti", contract, params={"mu": 0.1, "smoothness": 2.0, "eigenvalues": 5}
+    )
     assert quadratic.params == {"smoothness": 2.0, "eta": 0.25, "mu": 0.1, "eigenvalues": 5}
     spectrum = np.geomspace(0.1, 2.0, 5)
     direct = quadratic_lti(400, spectrum, 0.25)
     assert quadratic.factorization.to_dict() == direct.to_dict()
     free = build("quadratic-lti", contract).params
-    assert free == {"smoothness": 1.0, "eta": 0.5, "mu": pytest.approx(12 / 400 / 0.5), "eigenvalues": 16}
+    assert free == {
+        "smoothness": 1.0,
+        "eta": 0.5,
+        "mu": pytest.approx(12 / 400 / 0.5),
+        "eigenvalues": 16,
+    }
 
     def left(C):
-        return quadratic_suboptimality(C, spectrum, 0.25) * stated_sensitivity(C, contract).value ** 2
+        return (
+            quadratic_suboptimality(C, spectrum, 0.25) * stated_sensitivity(C, contract).value ** 2
+        )
 
     for rival in ("identity", "nu-ftrl", "banded-toeplitz", "square-root"):
         assert left(direct) < 0.97 * left(build(rival, contract).factorization)

@@ -27,7 +27,8 @@ from fedmf.participation import Participation
 TEN_EPOCHS = Participation(3900, 10, 390)
 SIGMA = 0.60023  # (8, 1e-5) at sensitivity 1
 
-# Kalinin, McKenna, Pagh & Lampert (2026), Table 4, column "epsilon = 8 (w/o Amp)", recomputed to 4 digits.
+# Kalinin, McKenna, Pagh & Lampert (2026), Table 4, column "epsilon = 8 (w/o Amp)", recomputed to 4
+# digits.
 TABLE = [
     ("identity", {}, 83.83),
     ("cgd", {"lambda": 0.975}, 12.72),

@@ -31,7 +31,9 @@ def test_lower_factor_is_of_the_right_product():
 
 @pytest.mark.parametrize("make", [prefix, lambda n: momentum(0.5, n)])
 def test_one_participation_is_optimal(make):
-    """The stationarity condition X⁻¹WX⁻¹ = diag(v) with v ≥ 0 is sufficient: the problem is convex."""
+    """The stationarity condition X⁻¹WX⁻¹ = diag(v) with v ≥ 0 is sufficient: the problem is
+    convex.
+    """
     n = 24
     A = make(n).materialize()
     W = A.T @ A

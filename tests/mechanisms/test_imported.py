@@ -36,7 +36,9 @@ def test_a_blt_is_its_coefficients() -> None:
     blt = SimpleNamespace(buf_decay=[0.5], output_scale=[0.25])
     column = [1.0, 0.25, 0.125, 0.0625, 0.03125, 0.015625]
     found = import_strategy(blt, CONTRACT)
-    assert found.sensitivity.value == pytest.approx(import_strategy(column, CONTRACT).sensitivity.value)
+    assert found.sensitivity.value == pytest.approx(
+        import_strategy(column, CONTRACT).sensitivity.value
+    )
 
 
 def test_noise_for_the_norm_of_a_column_is_too_small_for_two_participations() -> None:

@@ -1,4 +1,6 @@
-"""The optimised LTI mechanism on quadratics: its closed forms, its optimality and what real noise does."""
+"""The optimised LTI mechanism on quadratics: its closed forms, its optimality and what real noise
+does.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ GRID = 2.0 * np.pi * np.arange(1 << 14) / (1 << 14)
 
 def response(eigenvalues: list[float], eta: float, omega: Array = GRID) -> Array:
     """h(ω) = Σ_j λ_j / |1 − e^{iω} − ηλ_j|²."""
-    return np.sum([x / np.abs(1.0 - np.exp(1j * omega) - eta * x) ** 2 for x in eigenvalues], axis=0)
+    return np.sum(
+        [x / np.abs(1.0 - np.exp(1j * omega) - eta * x) ** 2 for x in eigenvalues], axis=0
+    )
 
 
 def asymptotic(power: Array, eigenvalues: list[float], eta: float) -> float:
@@ -63,7 +67,8 @@ def test_attains_the_cauchy_schwarz_bound_and_perturbations_raise_it(name: str) 
 
     power = np.abs(np.fft.fft(C.correlation, GRID.size)) ** 2
     assert asymptotic(power, eigenvalues, eta) == pytest.approx(least, rel=1e-9)
-    rng, waves = np.random.default_rng(5), np.cos(np.outer(np.arange(1, 7), GRID))
+    rng = np.random.default_rng(5)
+    waves = np.cos(np.outer(np.arange(1, 7), GRID))
     h = response(eigenvalues, eta)
     for size in (0.01, 0.1, 0.5):
         for _ in range(20):

@@ -24,9 +24,12 @@ def _rmse(C, contract, workload):
 @pytest.mark.parametrize(("n", "k", "b", "p"), [(9, 1, 9, 4), (60, 2, 30, 8), (60, 3, 5, 9)])
 @pytest.mark.parametrize("text", ["prefix", "momentum:0.9"])
 def test_never_worse_than_normalising_the_optimum(n, k, b, p, text):
-    contract, workload = Participation(n, k, b), parse_workload(text, n)
+    contract = Participation(n, k, b)
+    workload = parse_workload(text, n)
     joint = _rmse(normalized_banded_toeplitz(p, contract, workload), contract, workload)
-    heuristic = _rmse(normalized(banded_toeplitz(p, contract, workload=workload)), contract, workload)
+    heuristic = _rmse(
+        normalized(banded_toeplitz(p, contract, workload=workload)), contract, workload
+    )
     assert joint <= heuristic
     if p <= b:
         assert joint < heuristic * (1 - 1e-6)

@@ -25,8 +25,8 @@ WEIGHTS = Objective("weights", (1.0, 0.2, 3.0))
 def _independent(A, contract, objective, C_of, starts):
     """The least error of C_of(x), by sequential quadratic programming on the raw definition.
 
-    Minimise t subject to v_i(C) ≤ t (or their weighted mean) and Σ_{i,j∈π} |X_ij| ≤ 1 for every pattern π;
-    derivatives are numeric.
+    Minimise t subject to v_i(C) ≤ t (or their weighted mean) and Σ_{i,j∈π} |X_ij| ≤ 1 for every
+    pattern π; derivatives are numeric.
     """
     every = list(patterns(contract.rounds, contract.max_participations, contract.min_separation))
 
@@ -34,9 +34,15 @@ def _independent(A, contract, objective, C_of, starts):
         C = C_of(y[1:])
         with np.errstate(all="ignore"):
             v = query_variances(A, C)
-        left = y[0] - v if objective.kind == "max" else [y[0] - objective_by_definition(objective, list(v))]
+        left = (
+            y[0] - v
+            if objective.kind == "max"
+            else [y[0] - objective_by_definition(objective, list(v))]
+        )
         X = np.abs(C.T @ C)
-        return np.nan_to_num(np.append(left, [1.0 - X[np.ix_(p, p)].sum() for p in every]), nan=-1e6)
+        return np.nan_to_num(
+            np.append(left, [1.0 - X[np.ix_(p, p)].sum() for p in every]), nan=-1e6
+        )
 
     best = np.inf
     for start in starts:
@@ -51,7 +57,9 @@ def _independent(A, contract, objective, C_of, starts):
         ).x
         C = C_of(y[1:])
         sens = scalar_sensitivity(C, contract.max_participations, contract.min_separation)
-        best = min(best, np.sqrt(objective_by_definition(objective, list(query_variances(A, C)))) * sens)
+        best = min(
+            best, np.sqrt(objective_by_definition(objective, list(query_variances(A, C)))) * sens
+        )
     return best
 
 
@@ -84,7 +92,10 @@ def _buffered(x):
 ROOT = np.array([1.0, 0.5, 0.375])
 STARTS = {
     "banded-toeplitz": (_toeplitz, [0.5 * ROOT, np.array([0.6, 0.1, 0.1])]),
-    "banded-inverse": (_inverse_toeplitz, [np.array([1.4, -0.6, -0.2]), np.array([1.5, -0.3, -0.1])]),
+    "banded-inverse": (
+        _inverse_toeplitz,
+        [np.array([1.4, -0.6, -0.2]), np.array([1.5, -0.3, -0.1])],
+    ),
     "blt": (_buffered, [np.array([0.5, -1.0, -0.5]), np.array([2.0, -2.0, -0.7])]),
     "banded": (_banded_matrix, [0.5 * np.repeat(ROOT, 6)]),
     "dense": (_triangular, [0.5 * ltt(np.array([1, 0.5, 0.375, 0.31]), 4)[np.tril_indices(4)]]),
@@ -92,7 +103,8 @@ STARTS = {
 }
 BANDS = {"bands": 3}
 PARAMS = {"banded-toeplitz": BANDS, "banded-inverse": BANDS, "banded": BANDS, "blt": {"buffers": 1}}
-# Of a banded inverse only those C are tried whose worst pattern is certified: all of them for k = 1.
+# Of a banded inverse only those C are tried whose worst pattern is certified: all of them for k =
+# 1.
 CONTRACTS = {
     ("optimal-diagonal", ""): Participation(6, 6, 1),
     ("banded-inverse", ""): Participation(6, 1, 6),
@@ -116,7 +128,9 @@ def test_no_other_optimiser_finds_a_smaller_error(name, text, objective):
     found = errors(C, A, stated_sensitivity(C, contract), objective=objective).objective
     C_of, starts = STARTS[name]
     other = _independent(A.materialize(), contract, objective, C_of, starts)
-    assert found <= other * (1.005 if name == "blt" else 1.002)  # a BLT's decays are at least 1/(1 + e^5)
+    assert found <= other * (
+        1.005 if name == "blt" else 1.002
+    )  # a BLT's decays are at least 1/(1 + e^5)
     # The other one did converge. Falling norms and k > 1 leave room between local optima.
     assert found >= other * 0.98
 
@@ -126,17 +140,22 @@ def test_no_other_optimiser_finds_a_smaller_error(name, text, objective):
     "name", ["cgd", "nu-ftrl", "bifr", "normalized-bfr", "shifted-root", "one-parameter"]
 )
 def test_searched_parameters_are_the_best_of_a_fine_grid(name, objective):
-    contract, A = Participation(16, 2, 8), parse_workload("prefix*linear", 16)
+    contract = Participation(16, 2, 8)
+    A = parse_workload("prefix*linear", 16)
     fixed = {} if name in ("cgd", "nu-ftrl") else {"bands": 6}
 
     def judged(C):
         sens = scalar_sensitivity(C.materialize(), 2, 8)
         return sens * np.sqrt(
-            objective_by_definition(objective, list(query_variances(A.materialize(), C.materialize())))
+            objective_by_definition(
+                objective, list(query_variances(A.materialize(), C.materialize()))
+            )
         )
 
     chosen = build(name, contract, A, params=fixed, objective=objective)
     (symbol,) = set(chosen.params) - {"bands"}
     grid = np.linspace(-0.15, 3, 30) if symbol == "c" else np.linspace(0.02, 0.99, 30)
-    least = min(judged(build(name, contract, A, params={**fixed, symbol: g}).factorization) for g in grid)
+    least = min(
+        judged(build(name, contract, A, params={**fixed, symbol: g}).factorization) for g in grid
+    )
     assert judged(chosen.factorization) <= least * 1.0005

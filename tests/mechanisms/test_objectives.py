@@ -26,12 +26,17 @@ def test_every_mechanism_is_judged_by_the_definition():
     for name in ["bsr", "bisr", "normalized-cgd", "banded", "dense", "tree"]:
         for text in ["prefix", "average", "momentum:0.5*linear"]:
             for objective in [RMSE, MAX, LAST, WEIGHTS]:
-                contract, A = Participation(9, 2, 4), parse_workload(text, 9)
+                contract = Participation(9, 2, 4)
+                A = parse_workload(text, 9)
                 C = build(name, contract, A).factorization
                 stated = stated_sensitivity(C, contract)
                 found = errors(C, A, stated, 0.7, objective)
                 variances = query_variances(A.materialize(), C.materialize())
-                expected = 0.7 * stated.value * np.sqrt(objective_by_definition(objective, list(variances)))
+                expected = (
+                    0.7
+                    * stated.value
+                    * np.sqrt(objective_by_definition(objective, list(variances)))
+                )
                 assert found.objective == pytest.approx(expected, rel=1e-9)
                 if isinstance(C, Toeplitz) or name == "bisr":
                     assert QuickError(contract, A, objective)(C) == pytest.approx(
@@ -76,7 +81,9 @@ def test_the_earliest_pattern_is_the_worst_of_falling_columns():
     """The theorem of docs/theory/mechanisms.md, by enumeration; wider than the separation too."""
     rng = np.random.default_rng(0)
     for _ in range(40):
-        n, k, b = 9, int(rng.integers(1, 5)), int(rng.integers(1, 5))
+        n = 9
+        k = int(rng.integers(1, 5))
+        b = int(rng.integers(1, 5))
         contract = Participation(n, min(k, -(-n // b)), b)
         rates = np.sort(rng.random(n) + 0.05)[::-1]
         A = weighted(prefix(n), columns=rates)

@@ -26,7 +26,8 @@ from fedmf.mechanisms.optimise import (
 from fedmf.participation import Participation
 
 N = 9
-ROWS, RATES = np.append(0.0, np.linspace(0.5, 2.0, N - 1)), np.linspace(1.0, 0.2, N)
+ROWS = np.append(0.0, np.linspace(0.5, 2.0, N - 1))
+RATES = np.linspace(1.0, 0.2, N)
 WORKLOADS = [
     prefix(N),
     parse_workload("exponential:0.7", N),
@@ -41,7 +42,9 @@ def _differs(loss, x) -> float:
     point = torch.tensor(x, requires_grad=True)
     slope = torch.autograd.grad(loss(point), point)[0].numpy()
     steps = 1e-6 * np.eye(x.size).reshape(x.size, *x.shape)
-    pairs = [(float(loss(torch.tensor(x + step))), float(loss(torch.tensor(x - step)))) for step in steps]
+    pairs = [
+        (float(loss(torch.tensor(x + step))), float(loss(torch.tensor(x - step)))) for step in steps
+    ]
     differences = np.array([(up - down) / 2e-6 for up, down in pairs]).reshape(x.shape)
     return float(np.abs(slope - differences).max())
 
@@ -52,7 +55,8 @@ def _differs(loss, x) -> float:
 def test_errors_are_power_means_of_the_rows_of_the_dense_matrix(
     queries: ToeplitzWorkload, order, scaled
 ) -> None:
-    h, scale = np.array([1.0, -0.6, 0.1, -0.2]), np.linspace(2.0, 0.5, N)
+    h = np.array([1.0, -0.6, 0.1, -0.2])
+    scale = np.linspace(2.0, 0.5, N)
     dense = queries.materialize() @ np.diag(scale if scaled else np.ones(N)) @ ltt(h, N)
     rows = (dense**2).sum(axis=1)
     given = torch.tensor(scale) if scaled else None
@@ -60,7 +64,9 @@ def test_errors_are_power_means_of_the_rows_of_the_dense_matrix(
     def loss(x):
         return log_error(x, queries, order, given)
 
-    assert float(loss(torch.tensor(h))) == pytest.approx(np.log((rows**order).sum()) / order, rel=1e-12)
+    assert float(loss(torch.tensor(h))) == pytest.approx(
+        np.log((rows**order).sum()) / order, rel=1e-12
+    )
     assert _differs(loss, h) < 1e-7
     assert _differs(lambda c: loss(series_reciprocal(c, N)), h) < 1e-7
 
@@ -79,23 +85,32 @@ def test_the_earliest_pattern_moves_what_the_dense_matrix_says(k: int, b: int, t
     ("n", "k", "b"), [(40, 1, 40), (40, 5, 8), (41, 3, 12), (40, 40, 1), (3000, 2, 1400)]
 )
 def test_sums_of_exponentials_are_those_of_their_series(n: int, k: int, b: int) -> None:
-    contract, C = Participation(n, k, b), BufferedToeplitz([0.99, 0.5], [0.1, 0.3], n)
-    theta, omega = torch.tensor(C.decays), torch.tensor(C.weights)
+    contract = Participation(n, k, b)
+    C = BufferedToeplitz([0.99, 0.5], [0.1, 0.3], n)
+    theta = torch.tensor(C.decays)
+    omega = torch.tensor(C.weights)
     found = log_earliest_exponentials(1.0 - (omega / theta).sum(), omega / theta, theta, contract)
     assert float(found) == pytest.approx(
         float(log_earliest(torch.tensor(C.strategy.copy()), contract)), abs=1e-9
     )
     h = torch.tensor(bisr(8, n).correlation[:8].copy())
     found = log_earliest_exponentials(0.0, *_exponentials(h), contract)
-    assert float(found) == pytest.approx(float(log_earliest(series_reciprocal(h, n), contract)), abs=1e-7)
-    assert _differs(lambda x: log_earliest_exponentials(0.0, *_exponentials(x), contract), h.numpy()) < 1e-5
+    assert float(found) == pytest.approx(
+        float(log_earliest(series_reciprocal(h, n), contract)), abs=1e-7
+    )
+    assert (
+        _differs(lambda x: log_earliest_exponentials(0.0, *_exponentials(x), contract), h.numpy())
+        < 1e-5
+    )
 
 
 @pytest.mark.parametrize("text", ["prefix", "momentum:0.8"])
 @pytest.mark.parametrize("n", [60, 3000])
 def test_the_loss_of_a_blt_is_its_error_at_the_earliest_pattern(text: str, n: int) -> None:
-    contract, queries = Participation(n, 2, n // 2), parse_workload(text, n)
-    loss, x = _BufferedLoss(contract, queries, 1.0), np.array([4.0, 0.3, -2.0, -1.0])
+    contract = Participation(n, 2, n // 2)
+    queries = parse_workload(text, n)
+    loss = _BufferedLoss(contract, queries, 1.0)
+    x = np.array([4.0, 0.3, -2.0, -1.0])
     C = BufferedToeplitz(*loss.pair(x), n)
     square = np.linalg.norm(C.column_sum([0, n // 2])) ** 2 * query_variances(C, queries).sum()
     assert float(loss(torch.tensor(x))) == pytest.approx(np.log(square), abs=1e-7)
@@ -105,21 +120,28 @@ def test_the_loss_of_a_blt_is_its_error_at_the_earliest_pattern(text: str, n: in
 def test_the_loss_of_a_banded_toeplitz_matrix_is_closed_by_its_limit() -> None:
     for text in ("prefix", "momentum:0.9", "exponential:0.8"):
         n = 20_000
-        contract, queries = Participation(n, 4, 5000), parse_workload(text, n)
-        loss, C = ToeplitzLoss(8, contract, queries, 1.0), bsr(8, n)
+        contract = Participation(n, 4, 5000)
+        queries = parse_workload(text, n)
+        loss = ToeplitzLoss(8, contract, queries, 1.0)
+        C = bsr(8, n)
         assert loss.terms < n
         assert loss.settles(C.coefficients)
         square = (
-            np.linalg.norm(C.column_sum([0, 5000, 10_000, 15_000])) ** 2 * query_variances(C, queries).sum()
+            np.linalg.norm(C.column_sum([0, 5000, 10_000, 15_000])) ** 2
+            * query_variances(C, queries).sum()
         )
-        assert float(loss(torch.tensor(C.coefficients.copy()))) == pytest.approx(np.log(square), rel=1e-12)
+        assert float(loss(torch.tensor(C.coefficients.copy()))) == pytest.approx(
+            np.log(square), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("queries", WORKLOADS, ids=lambda w: w.name)
 @pytest.mark.parametrize("p", [1, 4, N])
 def test_variances_of_a_banded_matrix_and_their_gradient(queries: ToeplitzWorkload, p: int) -> None:
     band = np.where(
-        np.add.outer(np.arange(N), np.arange(p)) < N, np.random.default_rng(1).random((N, p)) + 0.2, 0.0
+        np.add.outer(np.arange(N), np.arange(p)) < N,
+        np.random.default_rng(1).random((N, p)) + 0.2,
+        0.0,
     )
     C = np.zeros((N, N))
     for d in range(p):
@@ -133,7 +155,9 @@ def test_variances_of_a_banded_matrix_and_their_gradient(queries: ToeplitzWorklo
     assert float(loss(torch.tensor(band))) == pytest.approx(np.log(rows.sum()), rel=1e-11)
     inside = np.add.outer(np.arange(N), np.arange(p)) < N
     assert (
-        _differs(lambda x: loss(torch.where(torch.tensor(inside.reshape(-1)), x, 0.0)), band.reshape(-1))
+        _differs(
+            lambda x: loss(torch.where(torch.tensor(inside.reshape(-1)), x, 0.0)), band.reshape(-1)
+        )
         < 1e-6
     )
 

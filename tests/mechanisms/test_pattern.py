@@ -35,14 +35,18 @@ def test_no_recorded_pattern_exceeds_the_contract(C):
 
 
 def test_signed_columns_are_bounded_and_not_just_added_up():
-    """The columns cancel when added, but a user may contribute opposite vectors in the two rounds."""
+    """The columns cancel when added, but a user may contribute opposite vectors in the two
+    rounds.
+    """
     C = Toeplitz([1.0, -0.9], 2)
     dense = C.materialize()
     added = float(np.linalg.norm(dense.sum(axis=1)))
     opposite = float(np.linalg.norm(dense @ [1.0, -1.0]))
     assert added < opposite == pytest.approx(pattern_sensitivity(C, [0, 1]), rel=1e-12)
     frustrated = Toeplitz([1.0, -0.6, -0.5], 3)
-    assert pattern_sensitivity(frustrated, [0, 1, 2]) >= vector_sensitivity(frustrated.materialize(), 3, 1)
+    assert pattern_sensitivity(frustrated, [0, 1, 2]) >= vector_sensitivity(
+        frustrated.materialize(), 3, 1
+    )
 
 
 def test_a_stopped_run_spends_less_and_never_more_than_its_leading_block():

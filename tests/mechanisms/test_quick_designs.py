@@ -1,4 +1,6 @@
-"""What makes designs quick changes no result: settled sums, searches, scaled columns, banded inverses."""
+"""What makes designs quick changes no result: settled sums, searches, scaled columns, banded
+inverses.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,17 @@ def test_the_quick_error_is_the_stated_one() -> None:
     for k, b in [(1, 2000), (4, 500), (40, 20)]:
         for workload in ["prefix", "momentum:0.9", "average", "prefix*linear"]:
             n = 2000
-            contract, queries = Participation(n, k, b), parse_workload(workload, n)
+            contract = Participation(n, k, b)
+            queries = parse_workload(workload, n)
             error = QuickError(contract, queries)
             signed = Toeplitz(np.array([1.0, 0.4, -0.2, 0.1, -0.05]), n)
-            for C in (bifr(0.6, 16, n), bifr(0.5, 1600, n), bfr(0.4, 100, n), bfr(0.5, n, n), signed):
+            for C in (
+                bifr(0.6, 16, n),
+                bifr(0.5, 1600, n),
+                bfr(0.4, 100, n),
+                bfr(0.5, n, n),
+                signed,
+            ):
                 variance = float(variances_of(C, queries).mean())
                 assert error(C) == pytest.approx(
                     math.sqrt(variance) * quick_upper_bound(C, contract), rel=1e-10
@@ -39,8 +48,10 @@ def test_the_quick_error_is_the_stated_one() -> None:
 
 @pytest.mark.parametrize("bands", [2, 64, 20_000])
 def test_settled_reciprocals_leave_out_nothing_that_counts(bands: int) -> None:
-    c, n = binomial_series(-0.5, bands), 200_000
-    whole, settled = reciprocal(c, n), settled_reciprocal(c, n)
+    c = binomial_series(-0.5, bands)
+    n = 200_000
+    whole = reciprocal(c, n)
+    settled = settled_reciprocal(c, n)
     assert np.abs(whole[: settled.size] - settled).max() < 1e-15
     assert np.abs(whole[settled.size :]).sum() < 1e-13
     assert settled.size < n or bands > 1000

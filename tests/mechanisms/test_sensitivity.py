@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.oracles import contracts, earliest_norm, ltt, patterns, scalar_sensitivity, vector_sensitivity
+from support.oracles import (
+    contracts,
+    earliest_norm,
+    ltt,
+    patterns,
+    scalar_sensitivity,
+    vector_sensitivity,
+)
 
 from fedmf.matrices.factorization import Dense, normalized
 from fedmf.matrices.sensitivity import (
@@ -27,7 +34,9 @@ EXACT = 1e-11
 
 
 def test_sign_frustrated_gram_is_called_a_bound_and_vectors_beat_scalars():
-    """With three columns of pairwise negative products no signs align them all; spread vectors do better."""
+    """With three columns of pairwise negative products no signs align them all; spread vectors do
+    better.
+    """
     C = Toeplitz([1.0, -0.6, -0.5], 3)
     contract = Participation(3, 3, 1)
     dense = C.materialize()
@@ -36,7 +45,8 @@ def test_sign_frustrated_gram_is_called_a_bound_and_vectors_beat_scalars():
     stated = stated_sensitivity(C, contract)
     assert stated.kind == "upper_bound"
     assert stated.value == pytest.approx(np.sqrt(np.abs(gram).sum()), rel=EXACT)
-    scalar, vector = scalar_sensitivity(dense, 3, 1), vector_sensitivity(dense, 3, 1)
+    scalar = scalar_sensitivity(dense, 3, 1)
+    vector = vector_sensitivity(dense, 3, 1)
     assert scalar * 1.0005 < vector <= stated.value
     with pytest.raises(SensitivityNotExact, match="upper bound"):
         exact_sensitivity(C, contract)
@@ -66,7 +76,8 @@ def test_cgd_closed_form():
 
 
 def test_rounding_wiggles_stay_exact_and_sound_but_real_bumps_do_not():
-    n, contract = 400, Participation(400, 20, 20)
+    n = 400
+    contract = Participation(400, 20, 20)
     c = 0.8 ** np.arange(n)
     wiggled = c + 1e-17 * np.random.default_rng(0).normal(size=n)
     assert not (np.diff(wiggled) <= 0).all()
@@ -97,7 +108,9 @@ def test_a_normalized_banded_inverse_is_exact_at_long_horizons(n):
     assert (np.diff(C.strategy[: n // 10]) > 0).any()
     found = stated_sensitivity(C, contract)
     assert found.kind == "exact"
-    assert found.value == pytest.approx(np.linalg.norm(C.column_sum(earliest_pattern(5, n // 10))), rel=EXACT)
+    assert found.value == pytest.approx(
+        np.linalg.norm(C.column_sum(earliest_pattern(5, n // 10))), rel=EXACT
+    )
 
 
 def inverse_toeplitz_with_a_bump(n):
@@ -109,28 +122,40 @@ def inverse_toeplitz_with_a_bump(n):
 
 def test_three_rounds_at_scale_against_every_pattern():
     """Enumeration of 1.5 million patterns beside one loop over the middle round."""
-    n, b, rng = 220, 7, np.random.default_rng(3)
+    n = 220
+    b = 7
+    rng = np.random.default_rng(3)
     C = np.tril(rng.random((n, n)))
     gram = C.T @ C
-    own, truth = gram.diagonal(), 0.0
+    own = gram.diagonal()
+    truth = 0.0
     for middle in range(b, n - b):
-        first, last = slice(0, middle - b + 1), slice(middle + b, n)
+        first = slice(0, middle - b + 1)
+        last = slice(middle + b, n)
         pairs = 2 * gram[first, last] + (own[first] + 2 * gram[first, middle])[:, None]
         truth = max(truth, own[middle] + float((pairs + own[last] + 2 * gram[middle, last]).max()))
     found = exact_sensitivity(Dense(C), Participation(n, 3, b))
     assert found.value == pytest.approx(np.sqrt(truth), rel=EXACT)
 
 
-@pytest.mark.parametrize(("n", "k", "b", "case"), [(160, 40, 4, "pairs of rounds"), (300, 90, 1, "row-wise")])
+@pytest.mark.parametrize(
+    ("n", "k", "b", "case"), [(160, 40, 4, "pairs of rounds"), (300, 90, 1, "row-wise")]
+)
 def test_a_bound_is_named_after_the_method_that_gave_it(n, k, b, case):
     """Too many patterns to enumerate; in the second case too many pairs to balance."""
     rng = np.random.default_rng(8)
     C = normalized(Toeplitz(np.array([1.0, *rng.random(30)]), n))
     stated = stated_sensitivity(C, Participation(n, k, b))
-    by_rows = np.sqrt(best_separated_sum(row_weights(C.materialize().T @ C.materialize(), k, b)[0], k, b))
+    by_rows = np.sqrt(
+        best_separated_sum(row_weights(C.materialize().T @ C.materialize(), k, b)[0], k, b)
+    )
     assert stated.kind == "upper_bound"
     assert stated.case.startswith(case)
-    assert stated.value < by_rows if case == "pairs of rounds" else stated.value == pytest.approx(by_rows)
+    assert (
+        stated.value < by_rows
+        if case == "pairs of rounds"
+        else stated.value == pytest.approx(by_rows)
+    )
 
 
 def test_large_horizons_are_answered():

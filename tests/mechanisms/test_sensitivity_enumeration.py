@@ -1,9 +1,11 @@
-"""Stated sensitivities of every kind of C beside enumeration and numerical maximisation, n up to 10.
+"""Stated sensitivities of every kind of C beside enumeration and numerical maximisation, n up to
+10.
 
 For each kind 465 matrices are drawn, some for every (k, b) that fits into any n ≤ 10, of every
-bandwidth, non-negative and (where the kind has any) of mixed signs. Three things are asked of each: no
-scalar user exceeds the stated value; no user with contributions in the unit ball of R² or R³ does; and a
-value called exact is that of the worst scalar user. The oracles know nothing but the dense C.
+bandwidth, non-negative and (where the kind has any) of mixed signs. Three things are asked of each:
+no scalar user exceeds the stated value; no user with contributions in the unit ball of R² or R³
+does; and a value called exact is that of the worst scalar user. The oracles know nothing but the
+dense C.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from fedmf.matrices.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toe
 from fedmf.mechanisms.trees import kary_tree, tree
 from fedmf.participation import Participation
 
-# Two float64 summation orders of fewer than 200 terms, and the slack 2e-12 that the search allows itself.
+# Two float64 summation orders of fewer than 200 terms, and the slack 2e-12 that the search allows
+# itself.
 EXACT = 1e-11
 CONTRACTS = [(n, k, b) for n in range(1, 11) for k, b in contracts(n)]
 PER_CONTRACT = 3
@@ -39,7 +42,11 @@ Make = Callable[[np.random.Generator, int, bool], Factorization]
 
 
 def _coefficients(rng: np.random.Generator, n: int, signed: bool) -> np.ndarray:
-    c = rng.normal(size=int(rng.integers(1, n + 1))) if signed else rng.random(int(rng.integers(1, n + 1)))
+    c = (
+        rng.normal(size=int(rng.integers(1, n + 1)))
+        if signed
+        else rng.random(int(rng.integers(1, n + 1)))
+    )
     if rng.random() < 0.2:
         c = np.sort(np.abs(c))[::-1]
     return np.array([abs(c[0]) + 0.2, *c[1:]])
@@ -70,7 +77,9 @@ def _column_scaled(rng: np.random.Generator, n: int, signed: bool) -> Factorizat
 
 
 def _entries(rng: np.random.Generator, n: int, signed: bool) -> np.ndarray:
-    entries = np.tril(rng.normal(size=(n, n)) if signed else rng.random((n, n)) ** int(rng.integers(1, 5)))
+    entries = np.tril(
+        rng.normal(size=(n, n)) if signed else rng.random((n, n)) ** int(rng.integers(1, 5))
+    )
     np.fill_diagonal(entries, rng.random(n) + 0.1)
     return entries
 
@@ -80,12 +89,15 @@ def _dense(rng: np.random.Generator, n: int, signed: bool) -> Dense:
 
 
 def _banded(rng: np.random.Generator, n: int, signed: bool) -> Banded:
-    p, entries = int(rng.integers(1, n + 1)), _entries(rng, n, signed)
+    p = int(rng.integers(1, n + 1))
+    entries = _entries(rng, n, signed)
     return Banded([[entries[j + d, j] if j + d < n else 0.0 for d in range(p)] for j in range(n)])
 
 
 def _tree(rng: np.random.Generator, n: int, signed: bool) -> Factorization:
-    """Full, online and k-ary trees, those of a longer run cut at n, normalised or with learning rates."""
+    """Full, online and k-ary trees, those of a longer run cut at n, normalised or with learning
+    rates.
+    """
     larger = n + int(rng.integers(0, 7))
     whole = (tree(larger, True), tree(larger, False), kary_tree(int(rng.integers(2, 5)), larger))
     C = whole[int(rng.integers(3))].leading(n)
@@ -95,7 +107,9 @@ def _tree(rng: np.random.Generator, n: int, signed: bool) -> Factorization:
 def _stamped(rng: np.random.Generator, n: int, signed: bool) -> Stamped:
     makes = (_toeplitz, _inverse, _column_scaled, _dense, _banded)
     makes += () if signed else (_diagonal, _buffered, _tree)
-    return Stamped(makes[int(rng.integers(len(makes)))](rng, int(rng.integers(1, n + 1)), signed), n)
+    return Stamped(
+        makes[int(rng.integers(len(makes)))](rng, int(rng.integers(1, n + 1)), signed), n
+    )
 
 
 MIXED: dict[str, Make] = {
@@ -119,21 +133,29 @@ BANDWIDTHS = {
     "buffered": {10},
     "trees": {8, 9, 10},
 }
-NON_NEGATIVE: dict[str, Make] = MIXED | {"diagonal": _diagonal, "buffered": _buffered, "trees": _tree}
+NON_NEGATIVE: dict[str, Make] = MIXED | {
+    "diagonal": _diagonal,
+    "buffered": _buffered,
+    "trees": _tree,
+}
 
 
 def _drawn(make: Make, seed: int, signed: bool) -> list[tuple[Participation, list[Factorization]]]:
     rng = np.random.default_rng(seed)
     drawn = [
-        (Participation(n, k, b), [make(rng, n, signed) for _ in range(PER_CONTRACT)]) for n, k, b in CONTRACTS
+        (Participation(n, k, b), [make(rng, n, signed) for _ in range(PER_CONTRACT)])
+        for n, k, b in CONTRACTS
     ]
     assert sum(len(own) for _, own in drawn) == 465
     return drawn
 
 
 def _check_each_method(C: Factorization, contract: Participation, truth: float) -> None:
-    """Also those that are not asked once one is exact are above the worst scalar user, or equal to it."""
-    k, b = contract.max_participations, contract.min_separation
+    """Also those that are not asked once one is exact are above the worst scalar user, or equal to
+    it.
+    """
+    k = contract.max_participations
+    b = contract.min_separation
     size = np.abs(C.materialize().T @ C.materialize())
     strategy = _Strategy(C, contract)
     by_rows = best_separated_sum(row_weights(size, k, b)[0], k, b)
@@ -151,12 +173,19 @@ def _check_each_method(C: Factorization, contract: Participation, truth: float) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "signed"), [*((kind, False) for kind in NON_NEGATIVE), *((kind, True) for kind in MIXED)]
+    ("kind", "signed"),
+    [*((kind, False) for kind in NON_NEGATIVE), *((kind, True) for kind in MIXED)],
 )
-def test_the_stated_value_beside_every_scalar_user_and_ascended_vector_users(kind: str, signed: bool) -> None:
-    exact, reached_truth, spread, bandwidths = 0, 0, 0, set()
+def test_the_stated_value_beside_every_scalar_user_and_ascended_vector_users(
+    kind: str, signed: bool
+) -> None:
+    exact = 0
+    reached_truth = 0
+    spread = 0
+    bandwidths = set()
     for contract, own in _drawn((MIXED if signed else NON_NEGATIVE)[kind], 11, signed):
-        k, b = contract.max_participations, contract.min_separation
+        k = contract.max_participations
+        b = contract.min_separation
         dense = np.stack([C.materialize() for C in own])
         truth = enumerated_sensitivities(dense, k, b)
         found = [stated_sensitivity(C, contract) for C in own]

@@ -20,7 +20,9 @@ def test_binomial_series_against_rational_arithmetic(exponent):
     expected = [Fraction(1)]
     for j in range(1, 60):
         expected.append(expected[-1] * (j - 1 - Fraction(exponent)) / j)
-    assert np.allclose(binomial_series(exponent, 60), [float(x) for x in expected], rtol=1e-14, atol=0)
+    assert np.allclose(
+        binomial_series(exponent, 60), [float(x) for x in expected], rtol=1e-14, atol=0
+    )
 
 
 def test_reciprocal_against_rational_arithmetic():
@@ -39,6 +41,9 @@ def test_reciprocal_of_long_series_keeps_twelve_digits():
 
 def test_product_by_fft_equals_direct_product():
     rng = np.random.default_rng(0)
-    left, right = rng.normal(size=2500), rng.normal(size=2500)
+    left = rng.normal(size=2500)
+    right = rng.normal(size=2500)
     assert left.size * right.size > 4_000_000
-    assert np.allclose(multiply(left, right, 3000), np.convolve(left, right)[:3000], rtol=0, atol=1e-11)
+    assert np.allclose(
+        multiply(left, right, 3000), np.convolve(left, right)[:3000], rtol=0, atol=1e-11
+    )

@@ -16,7 +16,8 @@ from fedmf.participation import Participation
 
 @pytest.mark.parametrize("text", ["prefix", "window:3"])
 def test_errors_of_stamped_mechanisms(text):
-    contract, workload = Participation(22, 3, 7), parse_workload(text, 22)
+    contract = Participation(22, 3, 7)
+    workload = parse_workload(text, 22)
     for name in ("bisr", "normalized-bsr", "banded-toeplitz"):
         mechanism = build(name, contract, workload, bands=3, params={"stamps": 3})
         assert mechanism.params["stamps"] == 3
@@ -24,7 +25,9 @@ def test_errors_of_stamped_mechanisms(text):
         assert isinstance(C, Stamped)
         assert C.base.rounds == 8
         stated = stated_sensitivity(C, contract)
-        expected = query_variances(workload.materialize(), C.materialize()).mean() ** 0.5 * stated.value
+        expected = (
+            query_variances(workload.materialize(), C.materialize()).mean() ** 0.5 * stated.value
+        )
         assert errors(C, workload, stated).rmse == pytest.approx(expected, rel=1e-10)
         again = build(name, contract, workload, params=mechanism.params)
         assert again.factorization.to_dict() == C.to_dict()
@@ -49,7 +52,11 @@ def test_taper_follows_its_formula():
         ("bsr", {"stamps": 2.5}, "stamps"),
         ("bsr", {"stamps": 61}, "between 1 and n=60"),
         ("bsr", {"taper": 3}, "bsr takes"),
-        ("banded-toeplitz", {"taper": 20}, r"b_0 \(taper\) must be an integer between 0 and 19; got 20"),
+        (
+            "banded-toeplitz",
+            {"taper": 20},
+            r"b_0 \(taper\) must be an integer between 0 and 19; got 20",
+        ),
         ("banded-toeplitz", {"taper": float("nan")}, "taper"),
         ("bsr", {"stamps": 4, "bands": 16}, "between 1 and n=15"),
     ],

@@ -17,7 +17,9 @@ PROBLEMS = [(0.1, 1.0, 0.5), (0.02, 1.0, 1.5), (0.6, 2.0, 0.3)]
 LAGS = [(1.0,), (1.0, 0.45, 0.45), (1.0, 0.1, 0.3, 0.2, 0.3)]
 
 
-def lag_response(values: tuple[float, ...], omega: Array, sign: float = -1.0) -> NDArray[np.complex128]:
+def lag_response(
+    values: tuple[float, ...], omega: Array, sign: float = -1.0
+) -> NDArray[np.complex128]:
     """Λ(ω) = λ_0 − Σ_{k≠0} λ_k e^{ikω}, by definition."""
     lags = len(values) // 2
     shifts = [*range(1, lags + 1), *(-k for k in range(1, lags + 1))]
@@ -28,7 +30,9 @@ def lag_response(values: tuple[float, ...], omega: Array, sign: float = -1.0) ->
 def usable(
     problem: tuple[float, float, float], values: tuple[float, ...], times: float
 ) -> Multipliers | None:
-    """Multipliers of these proportions, `times` as large as they must be to prove anything, if they can."""
+    """Multipliers of these proportions, `times` as large as they must be to prove anything, if they
+    can.
+    """
     mu, smooth, eta = problem
     omega = np.linspace(0.0, np.pi, 4001)
     D = 1.0 - np.exp(1j * omega)
@@ -42,14 +46,18 @@ def usable(
 
 
 #: Not every proportion is of use: lags forward in time, or long steps, can rule it out.
-CASES = [(problem, values) for problem in PROBLEMS for values in LAGS if usable(problem, values, 1.0)]
+CASES = [
+    (problem, values) for problem in PROBLEMS for values in LAGS if usable(problem, values, 1.0)
+]
 
 
 @pytest.mark.parametrize(("problem", "values"), CASES)
 def test_solves_the_matrix_inequality_with_nothing_to_spare(
     problem: tuple[float, float, float], values: tuple[float, ...]
 ) -> None:
-    """diag(−η², ψη⁴) − A*M̃A of eqs. (89), (93), assembled as printed (with Λ as here), in units of η²."""
+    """diag(−η², ψη⁴) − A*M̃A of eqs. (89), (93), assembled as printed (with Λ as here), in units of
+    η².
+    """
     mu, smooth, eta = problem
     found = usable(problem, values, 1.3)
     assert found is not None
@@ -57,7 +65,8 @@ def test_solves_the_matrix_inequality_with_nothing_to_spare(
     psi = found.bound(omega)
     for w, value in zip(omega, psi, strict=True):
         Lam = eta**2 * complex(lag_response(found.values, np.array([w]))[0])
-        p, q = 2 * Lam.real, mu * Lam + smooth * Lam.conjugate()
+        p = 2 * Lam.real
+        q = mu * Lam + smooth * Lam.conjugate()
         M = np.array([[-mu * smooth * p, q], [q.conjugate(), -p]])
         A = np.array([[eta, 0.0], [1.0 - np.exp(1j * w), -eta]])
         inner = A.conj().T @ M @ A

@@ -11,15 +11,20 @@ from fedmf.participation import Participation
 
 def nodes(n: int) -> np.ndarray:
     """The rows of the binary tree: every dyadic block that is complete within n rounds."""
-    rows, size = [], 1
+    rows = []
+    size = 1
     while size <= n:
-        rows += [np.isin(np.arange(n), np.arange(a, a + size)) for a in range(0, n - size + 1, size)]
+        rows += [
+            np.isin(np.arange(n), np.arange(a, a + size)) for a in range(0, n - size + 1, size)
+        ]
         size *= 2
     return np.array(rows, dtype=float)
 
 
 def online_estimates(n: int) -> np.ndarray:
-    """Row t estimates prefix t + 1 from `nodes`, each block by least squares from the nodes inside it."""
+    """Row t estimates prefix t + 1 from `nodes`, each block by least squares from the nodes inside
+    it.
+    """
     T = nodes(n)
     rows = np.zeros((n, len(T)))
     for t in range(1, n + 1):
@@ -35,7 +40,8 @@ def online_estimates(n: int) -> np.ndarray:
 
 def test_full_estimator_is_least_squares_on_all_nodes():
     for n in [1, 2, 3, 4, 7, 8, 13, 16, 21]:
-        T, C = nodes(n), tree(n, full=True)
+        T = nodes(n)
+        C = tree(n, full=True)
         assert np.allclose(C.materialize().T @ C.materialize(), T.T @ T, atol=1e-12)
         best = prefix_sums(n) @ np.linalg.pinv(T)
         assert np.allclose(C.query_variances(np.ones(n)), (best**2).sum(axis=1), rtol=1e-10)
@@ -43,13 +49,16 @@ def test_full_estimator_is_least_squares_on_all_nodes():
 
 def test_online_estimator_has_the_covariance_of_its_definition():
     for n in [1, 2, 3, 4, 7, 8, 13, 16, 21]:
-        B, C = online_estimates(n), tree(n, full=False)
+        B = online_estimates(n)
+        C = tree(n, full=False)
         assert np.allclose(B @ nodes(n), prefix_sums(n), atol=1e-12)
         noise = prefix_sums(n) @ np.linalg.inv(C.materialize())
         assert np.allclose(noise @ noise.T, B @ B.T, atol=1e-10)
 
 
-@pytest.mark.parametrize(("arity", "n"), [(2, 1), (2, 16), (2, 23), (3, 27), (3, 31), (5, 30), (40, 30)])
+@pytest.mark.parametrize(
+    ("arity", "n"), [(2, 1), (2, 16), (2, 23), (3, 27), (3, 31), (5, 30), (40, 30)]
+)
 def test_kary_prefixes_are_sums_of_as_many_rows_as_their_digits(arity, n):
     C = kary_tree(arity, n)
     dense = C.materialize()
@@ -57,7 +66,9 @@ def test_kary_prefixes_are_sums_of_as_many_rows_as_their_digits(arity, n):
     assert np.array_equal(dense, np.tril(dense))
     digits = [sum(int(d) for d in _base(t, arity)) for t in range(1, n + 1)]
     assert np.allclose(C.query_variances(np.ones(n)), digits, rtol=1e-12)
-    assert np.allclose(C.query_variances(np.ones(n)), query_variances(prefix_sums(n), dense), rtol=1e-9)
+    assert np.allclose(
+        C.query_variances(np.ones(n)), query_variances(prefix_sums(n), dense), rtol=1e-9
+    )
 
 
 def _base(t: int, arity: int) -> list[int]:

@@ -11,7 +11,13 @@ from support.oracles import ltt, prefix_sums, query_variances
 from fedmf.matrices.banded import Banded
 from fedmf.matrices.factorization import Dense, Stamped, factorization_from_dict, normalized
 from fedmf.matrices.streaming_inverse import Recurrence
-from fedmf.matrices.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, NotRepresentable, Toeplitz
+from fedmf.matrices.toeplitz import (
+    ColumnScaled,
+    Diagonal,
+    InverseToeplitz,
+    NotRepresentable,
+    Toeplitz,
+)
 from fedmf.mechanisms.registry import build, names
 from fedmf.participation import Participation
 
@@ -19,7 +25,12 @@ N = 13
 # Sums of at most N terms of order 1 in float64.
 EXACT = 1e-12
 
-FIXED = {"cgd": {"lambda": 0.8}, "nu-ftrl": {"nu": 0.1}, "bifr": {"gamma": 0.6}, "bfr": {"gamma": 0.4}}
+FIXED = {
+    "cgd": {"lambda": 0.8},
+    "nu-ftrl": {"nu": 0.1},
+    "bifr": {"gamma": 0.6},
+    "bfr": {"gamma": 0.4},
+}
 FIXED["one-parameter"] = FIXED["shifted-root"] = {"c": -0.05}
 
 
@@ -50,7 +61,9 @@ VALUES |= {
     "full": Toeplitz(1.0 / np.arange(1, N + 1), N),
     "wild diagonal": Diagonal(np.arange(1, N + 1) ** 0.7),
     "scaled by hand": ColumnScaled(Toeplitz([1.0, 0.5, 0.7], N), np.linspace(0.5, 2, N)),
-    "banded by hand": Banded([[1.0 + 0.1 * j, -0.4 * (j < N - 1), 0.5 * (j < N - 2)] for j in range(N)]),
+    "banded by hand": Banded(
+        [[1.0 + 0.1 * j, -0.4 * (j < N - 1), 0.5 * (j < N - 2)] for j in range(N)]
+    ),
     "dense by hand": Dense(
         np.tril(0.3 * np.cos(np.arange(N * N)).reshape(N, N), -1) + np.diag(np.linspace(1, 2, N))
     ),
@@ -64,7 +77,9 @@ def check_columns_and_their_gram_matrix(C):
     dense = C.materialize()
     assert np.array_equal(dense, np.tril(dense))
     assert np.allclose(C.columns([2, 0, N - 1]), dense[:, [2, 0, N - 1]], rtol=0, atol=0)
-    assert np.allclose(C.column_sum([0, 3, 7]), dense[:, [0, 3, 7]].sum(axis=1), rtol=EXACT, atol=EXACT)
+    assert np.allclose(
+        C.column_sum([0, 3, 7]), dense[:, [0, 3, 7]].sum(axis=1), rtol=EXACT, atol=EXACT
+    )
     gram = dense.T @ dense
     for gap in range(N):
         assert np.allclose(C.gram_diagonal(gap), np.diagonal(gram, gap), rtol=EXACT, atol=EXACT)
@@ -89,18 +104,26 @@ def check_variances(C):
     dense = C.materialize()
     inverse = np.linalg.inv(dense)
     assert np.allclose(C.noise_row_variances(), np.diag(inverse @ inverse.T), rtol=1e-10)
-    assert np.allclose(C.query_variances(np.ones(N)), query_variances(prefix_sums(N), dense), rtol=1e-10)
+    assert np.allclose(
+        C.query_variances(np.ones(N)), query_variances(prefix_sums(N), dense), rtol=1e-10
+    )
     decaying = 0.9 ** np.arange(N)
-    assert np.allclose(C.query_variances(decaying), query_variances(ltt(decaying, N), dense), rtol=1e-10)
+    assert np.allclose(
+        C.query_variances(decaying), query_variances(ltt(decaying, N), dense), rtol=1e-10
+    )
 
 
 def check_leading_block(C):
     for rounds in (1, 2, 6, N):
         block = C.leading(rounds)
         assert block.rounds == rounds
-        assert np.allclose(block.materialize(), C.materialize()[:rounds, :rounds], rtol=EXACT, atol=EXACT)
+        assert np.allclose(
+            block.materialize(), C.materialize()[:rounds, :rounds], rtol=EXACT, atol=EXACT
+        )
         z = np.random.default_rng(2).normal(size=rounds)
-        assert np.allclose(block.recurrence().apply(z), C.recurrence().apply(z), rtol=EXACT, atol=EXACT)
+        assert np.allclose(
+            block.recurrence().apply(z), C.recurrence().apply(z), rtol=EXACT, atol=EXACT
+        )
 
 
 def check_description_survives_json_exactly(C):
@@ -134,7 +157,9 @@ def check_columns_divided_by_any_factors_and_by_their_norms(C):
         assert np.allclose(scaled.materialize(), dense / factors, rtol=EXACT, atol=EXACT)
         z = np.random.default_rng(3).normal(size=N)
         expected = factors * np.linalg.solve(dense, z)
-        assert np.abs(scaled.recurrence().apply(z) - expected).max() <= EXACT * np.abs(expected).max()
+        assert (
+            np.abs(scaled.recurrence().apply(z) - expected).max() <= EXACT * np.abs(expected).max()
+        )
         assert np.allclose(
             scaled.query_variances(np.ones(N)),
             query_variances(prefix_sums(N) * factors, dense),

@@ -47,7 +47,9 @@ def test_command_line_names(text: str, dense: np.ndarray) -> None:
     assert workload.name == text
     np.testing.assert_allclose(workload.materialize(), dense, rtol=1e-13, atol=1e-15)
     np.testing.assert_allclose(workload.column_squares(), (dense**2).sum(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(workload.leading(4).materialize(), dense[:4, :4], rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(
+        workload.leading(4).materialize(), dense[:4, :4], rtol=1e-13, atol=1e-15
+    )
 
 
 def test_unreadable_names_are_refused_on_one_line() -> None:
@@ -72,10 +74,13 @@ def test_unreadable_names_are_refused_on_one_line() -> None:
 
 
 def test_weights_scale_rows_and_columns() -> None:
-    rows, columns = np.arange(6.0), np.linspace(1.0, 0.1, 6)
+    rows = np.arange(6.0)
+    columns = np.linspace(1.0, 0.1, 6)
     scaled = weighted(weighted(momentum(0.5, 6), rows=rows), columns=columns)
     dense = rows[:, None] * momentum(0.5, 6).materialize() * columns
     np.testing.assert_allclose(scaled.materialize(), dense, rtol=1e-14)
-    np.testing.assert_allclose(scaled.column_squares(), (dense**2).sum(axis=0), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(
+        scaled.column_squares(), (dense**2).sum(axis=0), rtol=1e-12, atol=1e-15
+    )
     twice = weighted(scaled, rows=np.full(6, 2.0))
     np.testing.assert_allclose(twice.materialize(), 2 * dense, rtol=1e-14)

@@ -25,7 +25,9 @@ def test_fractional_powers():
             workload = parse_workload(text, 60)
             a = workload.coefficients / workload.coefficients[0]
             closed = power_series(workload, exponent, 60)
-            np.testing.assert_allclose(power(workload.coefficients, exponent, 60), closed, atol=1e-12)
+            np.testing.assert_allclose(
+                power(workload.coefficients, exponent, 60), closed, atol=1e-12
+            )
             tenth = factored_power(workload.factors, 0.1, 60)
             product = np.ones(1)
             for _ in range(round(10 * abs(exponent))):
@@ -37,9 +39,14 @@ def test_fractional_powers():
 
 @pytest.mark.parametrize("text", ["average", "window:4", "momentum:0.9:0.95", "rows"])
 def test_banded_toeplitz_beats_the_closed_forms_of_the_workload(text):
-    n, p = 60, 8
+    n = 60
+    p = 8
     contract = Participation(n, 4, 15)
-    workload = weighted(prefix(n), rows=np.linspace(0, 1, n)) if text == "rows" else parse_workload(text, n)
+    workload = (
+        weighted(prefix(n), rows=np.linspace(0, 1, n))
+        if text == "rows"
+        else parse_workload(text, n)
+    )
 
     def rmse(name):
         C = build(name, contract, workload, bands=p).factorization
@@ -55,7 +62,8 @@ def test_banded_toeplitz_beats_the_closed_forms_of_the_workload(text):
 def _rates(kind: str, rounds: int) -> ToeplitzWorkload:
     """Learning rates that fall to a hundredth, queries ends of which do not count, or both."""
     t = np.arange(rounds)
-    rates, counted = np.geomspace(1.0, 0.01, rounds), np.minimum(t, rounds - 1 - t)
+    rates = np.geomspace(1.0, 0.01, rounds)
+    counted = np.minimum(t, rounds - 1 - t)
     plain = momentum(0.5, rounds) if kind == "both" else prefix(rounds)
     return weighted(
         plain,
@@ -68,9 +76,11 @@ def _rates(kind: str, rounds: int) -> ToeplitzWorkload:
 def test_weights_are_in_the_errors_of_every_mechanism(name):
     """The stated value and the errors of each name are those of the dense C under the dense A."""
     k = 3
-    contract, workload = Participation(8, k, 3), _rates("both", 8)
+    contract = Participation(8, k, 3)
+    workload = _rates("both", 8)
     C = build(name, contract, workload).factorization
-    dense, stated = C.materialize(), stated_sensitivity(C, contract)
+    dense = C.materialize()
+    stated = stated_sensitivity(C, contract)
     assert stated.value == pytest.approx(scalar_sensitivity(dense, k, 3), rel=1e-11)
     expected = query_variances(workload.materialize(), dense)
     found = errors(C, workload, stated)
@@ -79,7 +89,9 @@ def test_weights_are_in_the_errors_of_every_mechanism(name):
 
 
 def test_millions_of_rounds():
-    """n = 10⁶ and 2·10⁶ with the reported error computed from the true inverse, not the closed sum."""
+    """n = 10⁶ and 2·10⁶ with the reported error computed from the true inverse, not the closed
+    sum.
+    """
     n = 1_000_000
     contract = Participation(n, 100, 10_000)
     C = banded_toeplitz(16, contract)

@@ -39,9 +39,11 @@ def test_models_of_numbers_have_the_published_sizes(
 @pytest.mark.parametrize(
     ("value", "size"),
     [
-        # Reddi et al. (2021) in Keras: 4,050,748, whose LSTM has one bias of 4·670; torch's has two.
+        # Reddi et al. (2021) in Keras: 4,050,748, whose LSTM has one bias of 4·670; torch's has
+        # two.
         (Lstm(embedding=96, hidden=670, dense_units=96), 4_050_748 + 4 * 670),
-        # Embedding and output; per block four W×W with biases, W×F and F×W with biases, two norms; a norm.
+        # Embedding and output; per block four W×W with biases, W×F and F×W with biases, two norms;
+        # a norm.
         (
             Transformer(width=96, layers=3, heads=8, feed_forward=1536),
             WORDS * (2 * 96 + 1) + 3 * (4 * 96 * 97 + 2 * 96 * 1536 + 1536 + 96 + 4 * 96) + 2 * 96,
@@ -59,7 +61,9 @@ def test_initial_models_depend_on_the_seed_alone(name: str) -> None:
     state = torch.random.get_rng_state()
     kind = MODELS[name]
     arguments = ((6,), 9, 9) if kind.takes_tokens else ((1, 8, 8), 3, 0)
-    first, again, other = (FlatModel(kind().build(*arguments, seed)).initial() for seed in (1, 1, 2))
+    first, again, other = (
+        FlatModel(kind().build(*arguments, seed)).initial() for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert first.isfinite().all()
@@ -78,12 +82,18 @@ def test_convolutions_need_images(value: Architecture, shape: tuple[int, ...]) -
 def test_tokens_and_numbers_are_told_apart(name: str) -> None:
     value = MODELS[name]()
     if value.takes_tokens:
-        with pytest.raises(ValueError, match=rf"model {name} needs examples of token numbers; got numbers"):
+        with pytest.raises(
+            ValueError, match=rf"model {name} needs examples of token numbers; got numbers"
+        ):
             value.build((8,), 3)
-        with pytest.raises(ValueError, match=rf"{name} needs examples of shape \(positions,\); got \(2, 8\)"):
+        with pytest.raises(
+            ValueError, match=rf"{name} needs examples of shape \(positions,\); got \(2, 8\)"
+        ):
             value.build((2, 8), 3, 5)
     else:
-        with pytest.raises(ValueError, match=rf"model {name} needs examples of numbers; got tokens below 5"):
+        with pytest.raises(
+            ValueError, match=rf"model {name} needs examples of numbers; got tokens below 5"
+        ):
             value.build((1, 8, 8), 3, 5)
 
 
@@ -99,6 +109,7 @@ def test_no_output_depends_on_later_tokens(value: Architecture) -> None:
     tokens = torch.randint(11, (3, 6), generator=torch.Generator().manual_seed(1))
     other = tokens.clone()
     other[:, 4:] = (other[:, 4:] + 1) % 11
-    first, second = module(tokens), module(other)
+    first = module(tokens)
+    second = module(other)
     assert torch.allclose(first[:, :4], second[:, :4], atol=1e-6)
     assert not torch.allclose(first[:, 4], second[:, 4], atol=1e-5)

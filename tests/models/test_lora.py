@@ -21,16 +21,28 @@ from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_to
 if TYPE_CHECKING:
     from transformers import BertForSequenceClassification, GPT2LMHeadModel
 
-TOKENS, LENGTH, USERS, EACH = 40, 6, 6, 5
+TOKENS = 40
+LENGTH = 6
+USERS = 6
+EACH = 5
 PLAN = LocalSGD(epochs=2, batch_size=2, learning_rate=0.1)
 
 
 def gpt2() -> GPT2LMHeadModel:
-    from transformers import GPT2Config, GPT2LMHeadModel  # seconds, which other processes are spared
+    from transformers import (
+        GPT2Config,
+        GPT2LMHeadModel,
+    )  # seconds, which other processes are spared
 
     config = GPT2Config(
         **{"vocab_size": TOKENS, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2},
-        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0},
+        **{
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        },
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -41,7 +53,12 @@ def bert() -> BertForSequenceClassification:
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
-        **{"vocab_size": TOKENS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{
+            "vocab_size": TOKENS,
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+        },
         **{"intermediate_size": 32, "max_position_embeddings": 16, "num_labels": 3},
         **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
     )
@@ -81,7 +98,10 @@ def sequence_task(module: nn.Module) -> Task:
     task = classification(split(features, texts[:, 0] % 3, classes=3), LogitsOf(module))
     mask_structure = TensorStructure((LENGTH,), torch.int64, bound=2)
     declared = NamedStructures(
-        {"attention_mask": mask_structure, "input_ids": TensorStructure((LENGTH,), torch.int64, TOKENS)}
+        {
+            "attention_mask": mask_structure,
+            "input_ids": TensorStructure((LENGTH,), torch.int64, TOKENS),
+        }
     )
     return replace(task, structure=replace(task.structure, features=declared))
 
@@ -100,8 +120,11 @@ TASKS: dict[str, Any] = {
 def test_models_of_transformers_train_in_the_default_engine_and_in_a_loop(
     name: str, engine: str, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Encoders look at the numbers of a mask, which torch.func cannot batch: the loop takes over."""
-    task, local = TASKS[name](), replace(PLAN, engine=engine)  # type: ignore[arg-type]
+    """Encoders look at the numbers of a mask, which torch.func cannot batch: the loop takes
+    over.
+    """
+    task = TASKS[name]()  # type: ignore[arg-type]
+    local = replace(PLAN, engine=engine)  # type: ignore[arg-type]
     preflight(task, local)
     assert caplog.records == []
     trainer = LocalTrainer(task, local)
@@ -109,7 +132,9 @@ def test_models_of_transformers_train_in_the_default_engine_and_in_a_loop(
     assert trainer.path == ("groups" if batched else "one by one")
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (engine == "auto" and not batched)
-    assert all(line.startswith("users are trained one by one") and "\n" not in line for line in told)
+    assert all(
+        line.startswith("users are trained one by one") and "\n" not in line for line in told
+    )
     updates = trainer.updates(task.model.initial(), task.dataset.user_ids, 1)
     for user, update in list(zip(task.dataset.user_ids, updates, strict=True))[:2]:
         expected = exact_update(task, user, 1, local)
@@ -119,14 +144,24 @@ def test_models_of_transformers_train_in_the_default_engine_and_in_a_loop(
 
 
 def test_only_adapters_are_trained_and_the_outputs_begin_as_they_were() -> None:
-    plain, tokens = gpt2().eval(), _texts()[:4]
+    plain = gpt2().eval()
+    tokens = _texts()[:4]
     adapted = with_lora(gpt2(), rank=3, alpha=6.0)
     model = FlatModel(LogitsOf(adapted))
     assert all("lora_" in name for name in model.trained)
-    layers = {"attn.c_attn": (16, 48), "attn.c_proj": (16, 16), "mlp.c_fc": (16, 64), "mlp.c_proj": (64, 16)}
+    layers = {
+        "attn.c_attn": (16, 48),
+        "attn.c_proj": (16, 16),
+        "mlp.c_fc": (16, 64),
+        "mlp.c_proj": (64, 16),
+    }
     assert model.dimension == 2 * sum(3 * (a + b) for a, b in layers.values())
-    torch.testing.assert_close(model.forward(model.initial(), tokens), plain(input_ids=tokens).logits)
-    assert not torch.equal(model.forward(model.initial() + 0.1, tokens), plain(input_ids=tokens).logits)
+    torch.testing.assert_close(
+        model.forward(model.initial(), tokens), plain(input_ids=tokens).logits
+    )
+    assert not torch.equal(
+        model.forward(model.initial() + 0.1, tokens), plain(input_ids=tokens).logits
+    )
 
 
 def test_adapters_are_low_rank_updates_of_the_layers_named() -> None:
@@ -135,9 +170,15 @@ def test_adapters_are_low_rank_updates_of_the_layers_named() -> None:
     expected = copy.deepcopy(base)
     model = FlatModel(with_lora(base, rank=2, alpha=3.0, targets=["hidden0"], heads=["output"]))
     moved = {name: tensor + 0.3 for name, tensor in model.unflatten(model.initial()).items()}
-    names = ["hidden0.lora_A.default.weight", "hidden0.lora_B.default.weight", "output.weight", "output.bias"]
+    names = [
+        "hidden0.lora_A.default.weight",
+        "hidden0.lora_B.default.weight",
+        "output.weight",
+        "output.bias",
+    ]
     assert list(moved) == names
-    a, b = moved[names[0]], moved[names[1]]
+    a = moved[names[0]]
+    b = moved[names[1]]
     with torch.no_grad():
         expected.get_submodule("hidden0").weight += 3.0 / 2 * b @ a
         expected.get_submodule("output").weight += 0.3
@@ -152,11 +193,16 @@ def test_adapters_are_low_rank_updates_of_the_layers_named() -> None:
         ({"rank": 0}, r"rank \(r, of LoRA\) must be an integer of at least 1; got 0"),
         ({"alpha": 0.0}, r"alpha \(α, of LoRA\) must be positive and finite; got 0\.0"),
         ({"seed": -1}, "seed .of LoRA. must lie in"),
-        ({"targets": ("nowhere",)}, r"targets \(of LoRA\) must name dense layers; got \['nowhere'\]"),
+        (
+            {"targets": ("nowhere",)},
+            r"targets \(of LoRA\) must name dense layers; got \['nowhere'\]",
+        ),
         ({"heads": ("nowhere",)}, r"heads \(of LoRA\) must name modules; got 'nowhere'"),
     ],
 )
-def test_impossible_adapters_are_refused_in_one_line(arguments: dict[str, Any], message: str) -> None:
+def test_impossible_adapters_are_refused_in_one_line(
+    arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as refusal:
         with_lora(mlp(6, (7,), 4, seed=0), **arguments)
     assert "\n" not in str(refusal.value)
@@ -167,5 +213,7 @@ def test_dropout_and_modules_without_dense_layers_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"must have no dropout; got Dropout '1'\."):
         with_lora(module)
     assert not with_lora(module.eval(), rank=1).training
-    with pytest.raises(ConfigError, match=r"targets .of LoRA. must name dense layers; the module has none"):
+    with pytest.raises(
+        ConfigError, match=r"targets .of LoRA. must name dense layers; the module has none"
+    ):
         with_lora(nn.Conv2d(1, 1, 1))

@@ -50,7 +50,8 @@ def test_flatten_undoes_unflatten(leading: tuple[int, ...]) -> None:
 
 def test_forward_uses_the_given_parameters_only() -> None:
     module = mlp(3, (5,), 2, seed=0)
-    model, features = FlatModel(module), torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    model = FlatModel(module)
+    features = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     assert torch.equal(model.forward(model.initial(), features), module(features))
     assert not model.forward(torch.zeros(model.dimension), features).any()
     other = mlp(3, (5,), 2, seed=1)
@@ -84,7 +85,9 @@ def test_forward_uses_the_given_parameters_only() -> None:
         ),
     ],
 )
-def test_modules_that_cannot_be_trained_privately_are_refused(module: nn.Module, message: str) -> None:
+def test_modules_that_cannot_be_trained_privately_are_refused(
+    module: nn.Module, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         FlatModel(module)
 
@@ -94,7 +97,9 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.between, self.last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
+        self.first = nn.Linear(3, 3)
+        self.between = nn.Linear(3, 3)
+        self.last = nn.Linear(3, 3, bias=False)
         self.last.weight = self.first.weight
         self.between.requires_grad_(False)
 
@@ -104,10 +109,12 @@ class Tied(nn.Module):
 
 def test_tied_parameters_count_once_and_stay_tied() -> None:
     torch.manual_seed(0)
-    model, features = FlatModel(Tied()), torch.randn(5, 3)
+    model = FlatModel(Tied())
+    features = torch.randn(5, 3)
     assert model.arrays == (("first.weight", (3, 3)), ("first.bias", (3,)))
     flat = torch.randn(12, generator=torch.Generator().manual_seed(1))
-    weight, bias = flat[:9].reshape(3, 3), flat[9:]
+    weight = flat[:9].reshape(3, 3)
+    bias = flat[9:]
     between = model.module.between
     expected = between(features @ weight.T + bias) @ weight.T
     torch.testing.assert_close(model.forward(flat, features), expected)
@@ -119,7 +126,9 @@ def test_copies_share_every_tensor_and_nothing_else() -> None:
     mine, theirs = ({**m.trained, **m.constants} for m in (model, copied))
     assert copied.module is not model.module
     assert mine.keys() == theirs.keys()
-    assert [name for name, tensor in mine.items() if tensor.data_ptr() != theirs[name].data_ptr()] == []
+    assert [
+        name for name, tensor in mine.items() if tensor.data_ptr() != theirs[name].data_ptr()
+    ] == []
     with torch.no_grad():
         copied.forward(torch.zeros(17), torch.ones(3, 2))
     assert torch.equal(model.initial(), FlatModel(Odd()).initial())
@@ -133,6 +142,11 @@ def test_the_digest_of_constants_tells_names_types_shapes_and_values_apart() -> 
         return FlatModel(module).constants_digest()
 
     weight = torch.arange(8.0).reshape(4, 2)
-    others = [digest(-weight), digest(weight.reshape(2, 4)), digest(weight.double()), digest(places=1)]
+    others = [
+        digest(-weight),
+        digest(weight.reshape(2, 4)),
+        digest(weight.double()),
+        digest(places=1),
+    ]
     assert digest() == FlatModel(Odd()).constants_digest()
     assert len({digest(), *others}) == 5

@@ -29,8 +29,10 @@ from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
 KEY = NoiseKey.from_seed(11)
-N, D = 24, 4
-PART, USERS = Participation(N, 3, 8), UserRange(1.0, D)
+N = 24
+D = 4
+PART = Participation(N, 3, 8)
+USERS = UserRange(1.0, D)
 WORKLOADS = [
     prefix(N),
     average(N),
@@ -75,7 +77,9 @@ def by_steps(made: MomentMechanism, second: SecondMoment, work: ToeplitzWorkload
 def by_blocks(
     made: MomentMechanism, second: SecondMoment, work: ToeplitzWorkload, cuts: tuple[int, ...]
 ) -> torch.Tensor:
-    stream, x, found = MomentStream(made, second, work, key=KEY), rows(), []
+    stream = MomentStream(made, second, work, key=KEY)
+    x = rows()
+    found = []
     for low, high in zip((0, *cuts), (*cuts, N), strict=True):
         block = stream.extend(x[low:high])
         assert block.t == low + 1
@@ -99,7 +103,9 @@ def test_for_every_workload(work: ToeplitzWorkload) -> None:
 @pytest.mark.parametrize("second", SECOND, ids=lambda second: type(second).__name__)
 def test_for_every_method_and_second_moment(method: str, second: SecondMoment) -> None:
     made = METHODS[method]()
-    assert torch.equal(by_steps(made, second, average(N)), by_blocks(made, second, average(N), (2, 3, 13)))
+    assert torch.equal(
+        by_steps(made, second, average(N)), by_blocks(made, second, average(N), (2, 3, 13))
+    )
 
 
 def test_nothing_is_consumed_where_a_row_is_refused() -> None:
@@ -114,4 +120,6 @@ def test_nothing_is_consumed_where_a_row_is_refused() -> None:
         with pytest.raises(ValueError, match=word):
             stream.extend(bad)
     assert stream.t == 0
-    assert torch.equal(stream.extend(x).first, by_steps(METHODS["jme"](), FullMatrix(D), prefix(N))[:, :D])
+    assert torch.equal(
+        stream.extend(x).first, by_steps(METHODS["jme"](), FullMatrix(D), prefix(N))[:, :D]
+    )

@@ -1,7 +1,8 @@
-"""The density of a release: coverage of its intervals, its covariance against the unbiased one, its scores.
+"""The density of a release: coverage of its intervals, its covariance against the unbiased one, its
+scores.
 
-Releases are drawn by the exact law of their noise; `test_the_law_is_that_of_the_running_stream` measures that
-on the keyed stream.
+Releases are drawn by the exact law of their noise; `test_the_law_is_that_of_the_running_stream`
+measures that on the keyed stream.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ RUNS = 20_000
 
 
 def world(d: int, spread: float, mean: float) -> tuple[Array, Array]:
-    """A mean of the given norm and a covariance with the given trace, neighbours correlated by 0.6."""
+    """A mean of the given norm and a covariance with the given trace, neighbours correlated by
+    0.6.
+    """
     covariance = 0.6 ** np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
     return mean * np.ones(d) / np.sqrt(d), covariance * spread / d
 
@@ -44,13 +47,19 @@ def least_hits(level: float, tests: int) -> int:
     return int(stats.binom.ppf(ALARM / tests, RUNS, level))
 
 
-#: (trace of the covariance, norm of the mean, √v, v₂/v): from hardly any noise to hardly any signal.
+#: (trace of the covariance, norm of the mean, √v, v₂/v): from hardly any noise to hardly any
+#: signal.
 WORLDS = [
     (0.3, 0.5, 0.05, 0.5),
     (0.2, 0.0, 0.1, 1e-4),
     (0.2, 0.1, 0.3, 1.0),
     (0.02, 0.3, 2.0, 4.0),
-    (0.2, 0.173, 0.05, 1e-3),  # a mean of two standard errors: the released one often hides the spread
+    (
+        0.2,
+        0.173,
+        0.05,
+        1e-3,
+    ),  # a mean of two standard errors: the released one often hides the spread
 ]
 
 
@@ -59,7 +68,9 @@ WORLDS = [
 def test_intervals_cover_what_they_promise(
     trace: float, norm: float, error: float, ratio: float, level: float
 ) -> None:
-    """Each entry by itself; the mean's is exact, so that a standard error 10 % too small is found."""
+    """Each entry by itself; the mean's is exact, so that a standard error 10 % too small is
+    found.
+    """
     mean, covariance = world(3, trace, norm)
     raw = drawn(mean, covariance, error**2, ratio * error**2, RUNS, np.random.default_rng(7))
     low, high = raw.covariance_interval(level)
@@ -70,18 +81,24 @@ def test_intervals_cover_what_they_promise(
     assert hits.min() >= least_hits(level, 3)
     if error < 0.2:  # else the norm bound cuts the intervals
         assert hits.max() <= int(stats.binom.isf(ALARM / 3, RUNS, level))
-        tight = NoisyMoments(raw.mean, raw.covariance, raw.mean_variance / 1.1**2, raw.second_variance, 1.0)
+        tight = NoisyMoments(
+            raw.mean, raw.covariance, raw.mean_variance / 1.1**2, raw.second_variance, 1.0
+        )
         low, high = tight.mean_interval(level)
         assert ((low <= mean) & (mean <= high)).sum(axis=0).min() < least_hits(level, 3)
     truth = covariance / np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
     low, high = raw.correlation_interval(level)
-    assert ((low <= truth + 1e-12) & (truth <= high + 1e-12)).sum(axis=0).min() >= least_hits(level, 9)
+    assert ((low <= truth + 1e-12) & (truth <= high + 1e-12)).sum(axis=0).min() >= least_hits(
+        level, 9
+    )
     low, high = raw.trace_interval(level)
     assert ((low <= trace) & (trace <= high)).sum() >= least_hits(level, 1)
 
 
 def test_the_covariance_is_positive_definite_and_closer() -> None:
-    """Whatever the noise; nearer than the unbiased one on average, and that one where noise is nothing."""
+    """Whatever the noise; nearer than the unbiased one on average, and that one where noise is
+    nothing.
+    """
     for error in [1e-6, 0.01, 0.1, 3.0, 1e3]:
         for d in [1, 2, 10, 30]:
             mean, covariance = world(d, 0.3, 0.5)
@@ -116,16 +133,23 @@ def test_what_the_noise_leaves_open_is_said() -> None:
 
 
 def test_the_law_is_that_of_the_running_stream() -> None:
-    """Σ̂, m̂ of 2,000 keyed streams against draws: each entry's mean and variance, both laws by their χ²."""
-    n, d, runs = 4, 2, 2000
-    C, work = square_root(n), average(n)
+    """Σ̂, m̂ of 2,000 keyed streams against draws: each entry's mean and variance, both laws by
+    their χ².
+    """
+    n = 4
+    d = 2
+    runs = 2000
+    C = square_root(n)
+    work = average(n)
     made = jme(C, identity(n), Participation(n, 1, n), UserRange(1.0, d, "replace-one"), 0.2)
     x = np.array([[0.5, 0.1], [0.4, 0.3], [0.1, -0.6], [0.7, 0.2]])
     v = made.first_std**2 * float(query_variances(made.first, work)[-1])
     second, std = made.second_noise
     v2 = std**2 * float(query_variances(second, work)[-1])
-    mean, covariance = x.mean(axis=0), np.cov(x.T, bias=True)
-    means, raw = np.empty((runs, d)), np.empty((runs, d, d))
+    mean = x.mean(axis=0)
+    covariance = np.cov(x.T, bias=True)
+    means = np.empty((runs, d))
+    raw = np.empty((runs, d, d))
     for seed in range(runs):
         stream = MomentStream(made, FullMatrix(d), work, key=NoiseKey.from_seed(seed))
         block = stream.extend(torch.from_numpy(x))

@@ -1,4 +1,6 @@
-"""The joint sensitivity against brute force over one user's contributions, and the free second moment."""
+"""The joint sensitivity against brute force over one user's contributions, and the free second
+moment.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,30 @@ Array = NDArray[np.float64]
 def spread(C1: Array, C2: Array, weight: float, X: Array, Y: Array) -> float:
     """‖C₁(X−Y)‖² + λ‖C₂(X•X − Y•Y)‖², from the definition."""
     second = np.einsum("ti,tj->tij", X, X) - np.einsum("ti,tj->tij", Y, Y)
-    return float(np.sum((C1 @ (X - Y)) ** 2) + weight * np.sum((C2 @ second.reshape(len(X), -1)) ** 2))
+    return float(
+        np.sum((C1 @ (X - Y)) ** 2) + weight * np.sum((C2 @ second.reshape(len(X), -1)) ** 2)
+    )
 
 
 def worst_user(
-    C1: Array, C2: Array, participation: Participation, weight: float, zeta: float, d: int, adjacency: str
+    C1: Array,
+    C2: Array,
+    participation: Participation,
+    weight: float,
+    zeta: float,
+    d: int,
+    adjacency: str,
 ) -> float:
-    """The largest spread found over users: every one is tried for real, so this is a lower bound on s².
+    """The largest spread found over users: every one is tried for real, so this is a lower bound on
+    s².
 
-    Starts are users with the same (x, y) in all rounds, on a grid, and random ones; from each projected
-    gradient ascent with its own step. All patterns of one size are done at once.
+    Starts are users with the same (x, y) in all rounds, on a grid, and random ones; from each
+    projected gradient ascent with its own step. All patterns of one size are done at once.
     """
     rng = np.random.default_rng(5)
-    found = oracles.patterns(len(C1), participation.max_participations, participation.min_separation)
+    found = oracles.patterns(
+        len(C1), participation.max_participations, participation.min_separation
+    )
     best = 0.0
     for size in range(1, participation.max_participations + 1):
         layer = np.array([pattern for pattern in found if len(pattern) == size], dtype=int)
@@ -51,23 +64,30 @@ def worst_user(
         users = zeta * onto_ball(np.concatenate([same, drawn]), 1.0)
         x, y = (np.repeat(users[None, :, side], len(layer), axis=0) for side in (0, 1))
         best = max(best, float(value(G1, G2, weight, x, y * (adjacency == "replace-one")).max()))
-        x, y = x[:, -30:], y[:, -30:]
+        x = x[:, -30:]
+        y = y[:, -30:]
         scale = np.abs(G1).sum((-1, -2), keepdims=True) + weight * zeta**2 * np.abs(G2).sum(
             (-1, -2), keepdims=True
         )
         step = np.geomspace(0.1, 6.0, 30)[None, :, None, None] / scale
         for _ in range(60):
             y = y * (adjacency == "replace-one")
-            inner, xx, xy, yy = G1 @ (x - y), x @ x.mT, x @ y.mT, y @ y.mT
+            inner = G1 @ (x - y)
+            xx = x @ x.mT
+            xy = x @ y.mT
+            yy = y @ y.mT
             up_x = inner + 2 * weight * ((G2 * xx) @ x - (G2 * xy) @ y)
             up_y = -inner + 2 * weight * ((G2 * yy) @ y - (G2 * xy.mT) @ x)
-            x, y = onto_ball(x + step * up_x, zeta), onto_ball(y + step * up_y, zeta)
+            x = onto_ball(x + step * up_x, zeta)
+            y = onto_ball(y + step * up_y, zeta)
         best = max(best, float(value(G1, G2, weight, x, y * (adjacency == "replace-one")).max()))
     return best
 
 
 def value(G1: Array, G2: Array, weight: float, x: Array, y: Array) -> Array:
-    """The spread written with Gram matrices; `test_value_is_the_spread` compares it with the definition."""
+    """The spread written with Gram matrices; `test_value_is_the_spread` compares it with the
+    definition.
+    """
     distance = (x - y) @ (x - y).mT
     squares = (x @ x.mT) ** 2 + (y @ y.mT) ** 2 - (x @ y.mT) ** 2 - (y @ x.mT) ** 2
     return (G1 * distance + weight * G2 * squares).sum((-1, -2))
@@ -77,7 +97,9 @@ def grid_of_users(d: int, adjacency: str) -> Array:
     """(x, y) in the unit ball: x on the first axis with norm 1, y anywhere in the first plane."""
     norms = np.linspace(0, 1, 401 if d == 1 else 5)
     angles = [0.0, np.pi] if d == 1 else np.linspace(0, np.pi, 1001)
-    y = np.array([[r * np.cos(a), r * np.sin(a)][:d] + [0.0] * (d - 2) for r in norms for a in angles])
+    y = np.array(
+        [[r * np.cos(a), r * np.sin(a)][:d] + [0.0] * (d - 2) for r in norms for a in angles]
+    )
     return np.stack([np.eye(1, d) + np.zeros_like(y), y * (adjacency == "replace-one")], axis=1)
 
 
@@ -88,16 +110,21 @@ def onto_ball(x: Array, zeta: float) -> Array:
 def test_value_is_the_spread() -> None:
     rng = np.random.default_rng(1)
     C1, C2, X, Y = (rng.normal(size=shape) for shape in ((5, 5), (5, 5), (5, 2), (5, 2)))
-    assert value(C1.T @ C1, C2.T @ C2, 0.7, X, Y) == pytest.approx(spread(C1, C2, 0.7, X, Y), rel=1e-12)
+    assert value(C1.T @ C1, C2.T @ C2, 0.7, X, Y) == pytest.approx(
+        spread(C1, C2, 0.7, X, Y), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_diameter_equals_brute_force(d: int) -> None:
-    """50 values of ν against a grid over norms and the angle between x and y (d = 1: over both numbers)."""
+    """50 values of ν against a grid over norms and the angle between x and y (d = 1: over both
+    numbers).
+    """
     norms = np.linspace(0, 1, 81)
     cosines = np.array([-1.0, 1.0]) if d == 1 else np.linspace(-1, 1, 201)
     a, b, c = np.meshgrid(norms, norms, cosines, indexing="ij")
-    first, second = a**2 + b**2 - 2 * a * b * c, a**4 + b**4 - 2 * (a * b * c) ** 2
+    first = a**2 + b**2 - 2 * a * b * c
+    second = a**4 + b**4 - 2 * (a * b * c) ** 2
     weights = np.concatenate([np.linspace(0.02, 3, 40), np.geomspace(3.5, 100, 10)])
     for weight in weights:
         brute = float((first + weight * second).max())
@@ -134,7 +161,13 @@ def test_no_user_exceeds_the_stated_sensitivity() -> None:
                             C1, C2, participation, weight, UserRange(zeta, d, adjacency)
                         )
                         worst = worst_user(
-                            C1.materialize(), C2.materialize(), participation, weight, zeta, d, adjacency
+                            C1.materialize(),
+                            C2.materialize(),
+                            participation,
+                            weight,
+                            zeta,
+                            d,
+                            adjacency,
                         )
                         assert worst <= found.value**2 * (1 + 1e-9)
                         if found.kind == "exact":
@@ -143,24 +176,32 @@ def test_no_user_exceeds_the_stated_sensitivity() -> None:
 
 def test_bound_is_tight_for_equal_matrices_and_close_otherwise() -> None:
     participation = Participation(6, 3, 2)
-    C1, C2 = square_root(6), Toeplitz(0.9 ** np.arange(6), 6)
+    C1 = square_root(6)
+    C2 = Toeplitz(0.9 ** np.arange(6), 6)
     users = UserRange(1.0, 2, "replace-one")
     same = joint_sensitivity(C1, C1, participation, 2.0, users)
     assert same.kind == "exact"
     different = joint_sensitivity(C1, C2, participation, 2.0, users)
     assert different.kind == "upper_bound"
-    worst = worst_user(C1.materialize(), C2.materialize(), participation, 2.0, 1.0, 2, "replace-one")
+    worst = worst_user(
+        C1.materialize(), C2.materialize(), participation, 2.0, 1.0, 2, "replace-one"
+    )
     assert worst >= different.value**2 * 0.99
 
 
 def test_second_moment_is_free_for_equal_matrices() -> None:
     """λ = 1/(2ζ²): s = 2ζ·sens(C), what the first moment alone needs, for any (k, b)."""
     for k, b in ((1, 50), (5, 10), (10, 4)):
-        participation, zeta = Participation(50, k, b), 3.0
+        participation = Participation(50, k, b)
+        zeta = 3.0
         C = square_root(50)
-        found = joint_sensitivity(C, C, participation, 1 / (2 * zeta**2), UserRange(zeta, 2, "replace-one"))
+        found = joint_sensitivity(
+            C, C, participation, 1 / (2 * zeta**2), UserRange(zeta, 2, "replace-one")
+        )
         assert found.kind == "exact"
-        assert found.value == pytest.approx(2 * zeta * stated_sensitivity(C, participation).value, rel=1e-12)
+        assert found.value == pytest.approx(
+            2 * zeta * stated_sensitivity(C, participation).value, rel=1e-12
+        )
 
 
 def test_bad_input_is_refused() -> None:

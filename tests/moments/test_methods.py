@@ -15,15 +15,26 @@ from fedmf.mechanisms.registry import build
 from fedmf.moments.methods import METHODS, MomentMechanism, jme, mechanism_from_dict
 from fedmf.participation import Participation
 
-PART, USERS, SIGMA = Participation(16, 2, 8), UserRange(0.5, 3), 0.7
-C, D = square_root(16), build("bsr", PART, bands=4).factorization
+PART = Participation(16, 2, 8)
+USERS = UserRange(0.5, 3)
+SIGMA = 0.7
+C = square_root(16)
+D = build("bsr", PART, bands=4).factorization
 MADE = {
     "jme": (jme(C, D, PART, USERS, SIGMA), jme(C, D, PART, USERS, SIGMA, 0.3)),
     "ime": (ime(C, D, PART, USERS, SIGMA), ime(C, D, PART, USERS, SIGMA, share=0.3)),
     "cs": (cs(C, PART, USERS, SIGMA), cs(C, PART, USERS, SIGMA, scale=0.3)),
     "pp": (pp(C, PART, USERS, SIGMA),),
 }
-FIELDS = ("name", "first_std", "second_std", "noise_multiplier", "sensitivity", "weight", "debiased")
+FIELDS = (
+    "name",
+    "first_std",
+    "second_std",
+    "noise_multiplier",
+    "sensitivity",
+    "weight",
+    "debiased",
+)
 
 
 def same(one: MomentMechanism, other: MomentMechanism) -> bool:
@@ -58,8 +69,14 @@ def test_a_method_refuses_what_it_does_not_take(name: str) -> None:
 
 
 ROOT = 2**0.5
-#: τ₁ over ζ·sens(C) and τ₂ over ζ²·sens(C) at σ = 1, with the default weight, d = 2 and replace-one.
-LEVELS = {"jme": (2.0, 2 * ROOT), "ime": (2 * ROOT, 2.0), "cs": (2 * ROOT, 2 * ROOT), "pp": (2.0, None)}
+#: τ₁ over ζ·sens(C) and τ₂ over ζ²·sens(C) at σ = 1, with the default weight, d = 2 and
+#: replace-one.
+LEVELS = {
+    "jme": (2.0, 2 * ROOT),
+    "ime": (2 * ROOT, 2.0),
+    "cs": (2 * ROOT, 2 * ROOT),
+    "pp": (2.0, None),
+}
 
 
 @pytest.mark.parametrize("name", MADE)

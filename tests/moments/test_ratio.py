@@ -1,4 +1,6 @@
-"""A mean as a noisy sum over a noisy count: exact intervals, the price, and what too few rows give."""
+"""A mean as a noisy sum over a noisy count: exact intervals, the price, and what too few rows
+give.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from fedmf.moments import fieller
 FALSE_ALARM = 1e-6
 
 
-def covered(mean: float, count: float, std: float, weight: float, said: float, runs: int = 40_000) -> float:
+def covered(
+    mean: float, count: float, std: float, weight: float, said: float, runs: int = 40_000
+) -> float:
     """Share of runs whose interval, made for noise of standard deviation `said`, holds the mean."""
     rng = np.random.default_rng([round(1000 * count), round(1000 * weight)])
     noise = rng.normal(scale=std, size=(runs, 2))
@@ -22,7 +26,9 @@ def covered(mean: float, count: float, std: float, weight: float, said: float, r
 
 
 def test_intervals_hold_the_mean_whatever_the_count() -> None:
-    """At least 95 % for every count, and for a large one 95 % and no more; noise 10 % larger is noticed."""
+    """At least 95 % for every count, and for a large one 95 % and no more; noise 10 % larger is
+    noticed.
+    """
     for mean in [0.0, 0.7]:
         for weight in [0.3, 1.0]:
             for count in [0.0, 0.5, 2.0, 4.0, 30.0, 1000.0]:
@@ -37,10 +43,15 @@ def test_intervals_hold_the_mean_whatever_the_count() -> None:
 
 def test_ends_are_where_the_test_of_a_value_turns() -> None:
     """The ends solve (Y − θR/c)² = z²v(1 + θ²/c²), which is how Fieller's set is defined."""
-    Y, R, v, c = np.array([[0.8, -0.2]]), np.array([2.0]), np.array([0.04]), 0.5
+    Y = np.array([[0.8, -0.2]])
+    R = np.array([2.0])
+    v = np.array([0.04])
+    c = 0.5
     found = fieller(Y, R, v, c)
     z = stats.norm.ppf(0.975)
     for end in (found.low, found.high):
-        np.testing.assert_allclose((Y - end * R / c) ** 2, z**2 * v * (1 + end**2 / c**2), rtol=1e-9)
+        np.testing.assert_allclose(
+            (Y - end * R / c) ** 2, z**2 * v * (1 + end**2 / c**2), rtol=1e-9
+        )
     assert (found.low < found.mean).all()
     assert (found.mean < found.high).all()

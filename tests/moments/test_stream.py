@@ -1,4 +1,6 @@
-"""The running estimator: exact without noise, the stated noise with it, resumable, and hard to misuse."""
+"""The running estimator: exact without noise, the stated noise with it, resumable, and hard to
+misuse.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_running_workloads_equal_the_matrix() -> None:
         x = rows(9, 4)
         running = RunningWorkload(workload, 4)
         got = torch.stack([running.update(row) for row in x])
-        np.testing.assert_allclose(got.numpy(), workload.materialize() @ x.numpy(), rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(
+            got.numpy(), workload.materialize() @ x.numpy(), rtol=1e-12, atol=1e-13
+        )
         with pytest.raises(ValueError, match="horizon"):
             running.update(x[0])
 
@@ -71,7 +75,8 @@ SECOND: list[SecondMoment] = [
 
 @pytest.mark.parametrize("second", SECOND, ids=lambda s: type(s).__name__)
 def test_second_moments_are_contractions_with_the_stated_bias(second: SecondMoment) -> None:
-    x, y = rows(500, 4, 1), rows(500, 4, 2)
+    x = rows(500, 4, 1)
+    y = rows(500, 4, 2)
     wide = torch.einsum("ti,tj->tij", x, x) - torch.einsum("ti,tj->tij", y, y)
     for a, b, w in zip(x, y, wide, strict=True):
         moved = float((second.features(a[None]) - second.features(b[None])).norm())
@@ -87,7 +92,8 @@ def test_second_moments_are_contractions_with_the_stated_bias(second: SecondMome
 
 @pytest.mark.parametrize("second", SECOND, ids=lambda s: type(s).__name__)
 def test_without_noise_the_stream_is_the_moment(second: SecondMoment) -> None:
-    C, x = square_root(9), rows(9, 4)
+    C = square_root(9)
+    x = rows(9, 4)
     made = jme(C, C, Participation(9, 1, 9), UserRange(1.0, 4), noise_multiplier=1e-12)
     stream = MomentStream(made, second, average(9), exponential(0.8, 9), key=KEY)
     releases = [stream.update(row) for row in x]
@@ -101,8 +107,12 @@ def test_without_noise_the_stream_is_the_moment(second: SecondMoment) -> None:
         np.testing.assert_allclose(release.second.numpy(), unpacked.numpy(), atol=1e-8)
 
 
-def whitened(stream: MomentStream, steps: int, moment: int, workload: Array, C: Array, std: float) -> Array:
-    """(std·A·C⁻¹)⁻¹ times the released noise of zero data: independent N(0, 1) if everything is as stated."""
+def whitened(
+    stream: MomentStream, steps: int, moment: int, workload: Array, C: Array, std: float
+) -> Array:
+    """(std·A·C⁻¹)⁻¹ times the released noise of zero data: independent N(0, 1) if everything is as
+    stated.
+    """
     width = stream.second_moment.dimension
     released = []
     for _ in range(steps):
@@ -124,7 +134,8 @@ def independent_normal(z: Array) -> bool:
 @pytest.mark.parametrize("make", [identity, square_root, lambda n: bisr(2, n)])
 @pytest.mark.parametrize("moment", [1, 2])
 def test_released_noise_is_the_stated_one(make, moment: int) -> None:  # type: ignore[no-untyped-def]
-    n, d = 5, 20_000
+    n = 5
+    d = 20_000
     C: Factorization = make(n)
     made = jme(C, C, Participation(n, 2, 2), UserRange(2.0, d, "replace-one"), noise_multiplier=0.7)
     std = made.first_std if moment == 1 else made.second_std
@@ -138,7 +149,8 @@ def test_released_noise_is_the_stated_one(make, moment: int) -> None:  # type: i
 
 
 def test_the_two_noises_are_independent() -> None:
-    n, d = 4, 20_000
+    n = 4
+    d = 20_000
     C = identity(n)
     made = jme(C, C, Participation(n, 1, n), UserRange(1.0, d), noise_multiplier=1.0)
     stream = MomentStream(made, DiagonalMoment(d), window(1, n), key=KEY)
@@ -153,9 +165,13 @@ def test_the_two_noises_are_independent() -> None:
 
 @pytest.mark.parametrize("debias", [True, False])
 def test_squaring_is_debiased_exactly(debias: bool) -> None:
-    """Zero data: the mean of Ŝ over d = 20,000 coordinates against τ₁²·Σ_i a_i [C⁻¹C⁻ᵀ]_ii, or 0."""
-    n, d = 4, 20_000
-    C, work = square_root(n), prefix(n)
+    """Zero data: the mean of Ŝ over d = 20,000 coordinates against τ₁²·Σ_i a_i [C⁻¹C⁻ᵀ]_ii, or
+    0.
+    """
+    n = 4
+    d = 20_000
+    C = square_root(n)
+    work = prefix(n)
     made = pp(C, Participation(n, 1, n), UserRange(1.0, d), 1.0, debias)
     stream = MomentStream(made, DiagonalMoment(d), work, key=KEY)
     means = np.array([float(stream.update(torch.zeros(d)).second.mean()) for _ in range(n)])
@@ -166,10 +182,14 @@ def test_squaring_is_debiased_exactly(debias: bool) -> None:
 
 
 def test_several_blocks_need_the_constant_of_the_plane() -> None:
-    """Rows on two axes move two block energies further than r_1 allows; one block does not see it."""
+    """Rows on two axes move two block energies further than r_1 allows; one block does not see
+    it.
+    """
     from fedmf.matrices.joint_sensitivity import joint_diameter_square
 
-    x, y, nu = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 2.0
+    x = torch.tensor([[1.0, 0.0]])
+    y = torch.tensor([[0.0, 1.0]])
+    nu = 2.0
     for sizes, dimension in (([2], 1), ([1, 1], 2)):
         second = BlockEnergies(sizes)
         assert second.sensitivity_dimension == dimension
@@ -183,13 +203,18 @@ def test_several_blocks_need_the_constant_of_the_plane() -> None:
 
 
 @pytest.mark.parametrize("where", ["first_noise", "second_noise", "_first", "_second"])
-def test_nothing_is_released_after_an_interrupted_step(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C between the parts of a step: noise rows would no longer be those of their data rows."""
+def test_nothing_is_released_after_an_interrupted_step(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between the parts of a step: noise rows would no longer be those of their data
+    rows.
+    """
     C = square_root(6)
     made = jme(C, C, Participation(6, 1, 6), UserRange(1.0, 3), 1.0)
     stream = MomentStream(made, FullMatrix(3), prefix(6), key=KEY)
     stream.update(torch.zeros(3))
-    saved, expected = stream.state_dict(), MomentStream(made, FullMatrix(3), prefix(6), key=KEY)
+    saved = stream.state_dict()
+    expected = MomentStream(made, FullMatrix(3), prefix(6), key=KEY)
     expected.update(torch.zeros(3))
     after = expected.update(torch.ones(3) / 2)
     with monkeypatch.context() as patched:
@@ -217,7 +242,8 @@ def test_full_matrix_noise_is_symmetric_with_half_the_variance_off_the_diagonal(
     C = identity(1)
     made = jme(C, C, Participation(1, 1, 1), UserRange(1.0, d), noise_multiplier=1.0)
     second = (
-        MomentStream(made, FullMatrix(d), prefix(1), key=KEY).update(torch.zeros(d)).second / made.second_std
+        MomentStream(made, FullMatrix(d), prefix(1), key=KEY).update(torch.zeros(d)).second
+        / made.second_std
     )
     assert torch.equal(second, second.mT)
     off = second[torch.triu_indices(d, d, 1).unbind()].numpy() * 2**0.5

@@ -1,4 +1,6 @@
-"""Every theory function against Monte Carlo from the definitions: five standard errors, false alarm 6e-7."""
+"""Every theory function against Monte Carlo from the definitions: five standard errors, false alarm
+6e-7.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ STRATEGIES = {"square root": square_root(N), "decay": Toeplitz(0.7 ** np.arange(
 
 def agrees(measured: Array, expected: Array) -> None:
     """Means over runs (axis 0) against exact expectations: within five standard errors and 2 %."""
-    mean, error = measured.mean(0), measured.std(0) / np.sqrt(len(measured))
+    mean = measured.mean(0)
+    error = measured.std(0) / np.sqrt(len(measured))
     assert (np.abs(mean - expected) <= 5 * error).all(), (mean, expected, error)
     assert np.abs(mean.sum() / expected.sum() - 1) < 0.02
 
@@ -44,7 +47,9 @@ def data(d: int) -> Array:
 def test_moments_with_noise_of_their_own() -> None:
     for name in STRATEGIES:
         for work in WORKLOADS:
-            C, A, d = STRATEGIES[name], WORKLOADS[work], 2
+            C = STRATEGIES[name]
+            A = WORKLOADS[work]
+            d = 2
             users = UserRange(1.0, d, "replace-one")
             for made in (
                 jme(C, C, ONCE, users, 0.8),
@@ -58,7 +63,9 @@ def test_moments_with_noise_of_their_own() -> None:
                 agrees((second**2).sum(2), th.second_moment_errors(made, A, d * d))
                 together = second.reshape(RUNS, N, d, d)
                 symmetric = (together + together.swapaxes(2, 3)) / 2
-                agrees((symmetric**2).sum((2, 3)), th.second_moment_errors(made, A, d * (d + 1) // 2))
+                agrees(
+                    (symmetric**2).sum((2, 3)), th.second_moment_errors(made, A, d * (d + 1) // 2)
+                )
 
 
 def harmonic(n: int, power: int) -> float:
@@ -67,12 +74,17 @@ def harmonic(n: int, power: int) -> float:
 
 def test_theorem_4_1_and_4_2_of_the_paper() -> None:
     """Trivial strategies, running averages, the worst data: the closed forms in absolute levels."""
-    n, d, tau = 40, 3, 0.7
-    C, A = identity(n), average(n).materialize()
+    n = 40
+    d = 3
+    tau = 0.7
+    C = identity(n)
+    A = average(n).materialize()
     equal = np.zeros((n, d))
     equal[:, 0] = 1.0
     measured = th.covariance_errors(tau, tau * 2**0.5, C, C, A, equal, d * d).sum()
-    closed = (2 * d * d + 2 * d + 2) * tau**2 * harmonic(n, 1) + d * (d + 1) * tau**4 * harmonic(n, 2)
+    closed = (2 * d * d + 2 * d + 2) * tau**2 * harmonic(n, 1) + d * (d + 1) * tau**4 * harmonic(
+        n, 2
+    )
     assert measured == pytest.approx(closed, rel=1e-12)
     turning = equal * (-1.0) ** np.arange(n)[:, None]
     measured = th.covariance_errors_by_squaring(tau, C, A, turning).sum()
@@ -83,7 +95,9 @@ def test_theorem_4_1_and_4_2_of_the_paper() -> None:
 
 
 def test_noise_variances_of_rows_are_not_those_of_the_paper() -> None:
-    """Algorithm 6 has [(C₁C₁ᵀ)⁻¹]_tt; the noise C₁⁻¹Z has row variances [C₁⁻¹C₁⁻ᵀ]_tt (measured)."""
+    """Algorithm 6 has [(C₁C₁ᵀ)⁻¹]_tt; the noise C₁⁻¹Z has row variances [C₁⁻¹C₁⁻ᵀ]_tt
+    (measured).
+    """
     C = square_root(8)
     z = np.random.default_rng(8).normal(size=(400_000, 8))
     measured = (z @ np.linalg.inv(C.materialize()).T).var(0)

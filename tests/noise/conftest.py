@@ -1,4 +1,6 @@
-"""One torch thread: several on busy cores wait for each other far longer than these small tests compute."""
+"""One torch thread: several on busy cores wait for each other far longer than these small tests
+compute.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Innovations over their scale are standard normal and independent; the same tests reject wrong ones.
+"""Innovations over their scale are standard normal and independent; the same tests reject wrong
+ones.
 
-Fixed key. Every acceptance below fails with probability at most 1e-6 over the choice of the key: the
-level of each test is divided among its comparisons (union bound).
+Fixed key. Every acceptance below fails with probability at most 1e-6 over the choice of the key:
+the level of each test is divided among its comparisons (union bound).
 """
 
 from __future__ import annotations
@@ -85,9 +86,12 @@ def test_variables_are_standard_normal(sample, test):
 
 
 def test_the_two_of_a_pair_are_independent(sample):
-    """Cosine and sine share a radius: x² + y² is exponential, and signs, values and squares are unrelated."""
+    """Cosine and sine share a radius: x² + y² is exponential, and signs, values and squares are
+    unrelated.
+    """
     blocks = sample.reshape(-1, 2, 4)
-    x, y = blocks[:, 0].ravel(), blocks[:, 1].ravel()
+    x = blocks[:, 0].ravel()
+    y = blocks[:, 1].ravel()
     assert uncorrelated([(x, y)])
     assert distribution_fits((x + y) / math.sqrt(2))
     assert distribution_fits((x - y) / math.sqrt(2))
@@ -98,7 +102,9 @@ def test_the_two_of_a_pair_are_independent(sample):
     assert distance < math.sqrt(math.log(2 / FALSE_ALARM) / (2 * square.size))
     quadrants = np.bincount(2 * (x > 0).astype(int) + (y > 0), minlength=4)
     assert (quadrants - x.size / 4).max() ** 2 * 4 / x.size < stats.chi2.isf(FALSE_ALARM, 3)
-    assert not uncorrelated([(x, np.where(x > 0, 1.0, -1.0) * np.abs(y))]), "a lost quadrant must be seen"
+    assert not uncorrelated([(x, np.where(x > 0, 1.0, -1.0) * np.abs(y))]), (
+        "a lost quadrant must be seen"
+    )
 
 
 def test_elements_are_independent_of_their_neighbours(sample):

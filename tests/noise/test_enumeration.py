@@ -1,7 +1,7 @@
 """δ(ε) of releases by enumeration, against the Gaussian δ at μ = (s + W)/τ.
 
-The rows are those of the package's rules, and W is what its plans use. Where a row, W or the noise is wrong,
-the same comparison fails.
+The rows are those of the package's rules, and W is what its plans use. Where a row, W or the noise
+is wrong, the same comparison fails.
 """
 
 from __future__ import annotations
@@ -171,7 +171,11 @@ def test_two_rounds_of_two_numbers_stay_below_the_bound(form: str) -> None:
 def test_more_noise_stays_below_the_bound(form: str) -> None:
     C = MATRICES[form].leading(2)
     movement = package_movement(C, 1, 3.0)
-    for choice, relation in (("fixed", "zero-out"), ("adaptive", "replace-one"), ("greedy", "zero-out")):
+    for choice, relation in (
+        ("fixed", "zero-out"),
+        ("adaptive", "replace-one"),
+        ("greedy", "zero-out"),
+    ):
         check_bound(enumerated(C, 3.0, 1, CHOICES[choice](relation, 5, 1)), C, 3.0, movement)
 
 
@@ -195,7 +199,9 @@ def test_the_bound_without_what_rounding_costs_is_rejected(form: str) -> None:
 LARGE = np.array([[45], [-20]])
 
 
-@pytest.mark.parametrize("form", ["feedback of halves", "lambda 0.9", "decaying sums", "block sums"])
+@pytest.mark.parametrize(
+    "form", ["feedback of halves", "lambda 0.9", "decaying sums", "block sums"]
+)
 def test_noise_of_nine_tenths_is_rejected(form: str) -> None:
     C = MATRICES[form].leading(2)
     std = 40.0
@@ -210,7 +216,9 @@ def test_noise_of_nine_tenths_is_rejected(form: str) -> None:
                 check_bound(worlds, C, std, movement)
 
 
-def exceeds(release: Callable[[Integers, int], np.ndarray], C: Factorization, std: float, s: float) -> bool:
+def exceeds(
+    release: Callable[[Integers, int], np.ndarray], C: Factorization, std: float, s: float
+) -> bool:
     """Whether a release, of any law, is above the bound of the theorem."""
     scales = scales_of(C, std)
     found = deltas_of_laws(release, scales, 1)
@@ -224,8 +232,12 @@ STEP = np.array([[0], [1]])
 S_OF_STEP = 1.0
 
 
-def of_rows(row: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[[Integers, int], np.ndarray]:
-    """Releases of two rounds by C = [[1, 0], [½, 1]]; the other world holds one unit more in the second."""
+def of_rows(
+    row: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> Callable[[Integers, int], np.ndarray]:
+    """Releases of two rounds by C = [[1, 0], [½, 1]]; the other world holds one unit more in the
+    second.
+    """
 
     def release(k: Integers, world: int) -> np.ndarray:
         x = k.astype(np.float64)
@@ -237,7 +249,9 @@ def of_rows(row: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[[In
 
 @pytest.mark.parametrize("std", [2.0, 4.0, 20.0])
 def test_rounding_the_whole_form_is_rejected(std: float) -> None:
-    """Ties go to even integers and merge two k into one X: the parity of G shows, with δ = 0.5 at any ε."""
+    """Ties go to even integers and merge two k into one X: the parity of G shows, with δ = 0.5 at
+    any ε.
+    """
     assert not exceeds(of_rows(lambda k, past: k - np.rint(past)), HALF, std, S_OF_STEP)
     whole = of_rows(lambda k, past: np.rint(k - past))
     assert exceeds(whole, HALF, std, S_OF_STEP)
@@ -252,7 +266,9 @@ def test_the_direct_law_of_the_right_rows_is_the_enumerated_one() -> None:
 
 @pytest.mark.parametrize("unit", [1.0, 2.0**-31])
 def test_a_sum_added_as_floats_is_rejected(unit: float) -> None:
-    """Sums that are not integers of the unit say which world it is in the last bits, whatever the noise."""
+    """Sums that are not integers of the unit say which world it is in the last bits, whatever the
+    noise.
+    """
     one = Banded([[1.0]])
     values = (0.0, 0.7 * unit)
 
@@ -277,7 +293,8 @@ def amplified_bounds(
         at: the ε at which they are known.
         epsilon: ε.
         mu: W/τ.
-        either: whether each direction is a bound of the form e^{ε₁}δ + δ₁, which holds for one alone.
+        either: whether each direction is a bound of the form e^{ε₁}δ + δ₁, which holds for one
+            alone.
     """
     best = [math.inf, math.inf]
     for place, smaller in enumerate(at):
@@ -329,7 +346,9 @@ def test_growing_delta_in_one_direction_only_is_no_bound() -> None:
     """
     from scipy.stats import norm
 
-    epsilon, delta, mu = 1.0, 1e-6, 1e-3
+    epsilon = 1.0
+    delta = 1e-6
+    mu = 1e-3
     more = 2.5 * mu
     one = float(gaussian_deltas(mu, np.array([more]))[0])
     q = norm.cdf(-more / mu - mu / 2)

@@ -23,7 +23,16 @@ SEAM = int(2**64 * 0.5**0.5)
 RADIUS_WORDS = [
     *(0, 1, 2, 3, 1000, 2**20, 2**44, 2**52 - 1, 2**52, 2**52 + 1),
     *(SEAM >> 1, SEAM - 1, SEAM, SEAM + 1, 2**63 - 1, 2**63),
-    *(TOP, TOP - 1, TOP - 1000, TOP - 2**20, TOP - 2**39, TOP - 2**39 + 1, TOP - 2**39 - 1, TOP - 2**45),
+    *(
+        TOP,
+        TOP - 1,
+        TOP - 1000,
+        TOP - 2**20,
+        TOP - 2**39,
+        TOP - 2**39 + 1,
+        TOP - 2**39 - 1,
+        TOP - 2**45,
+    ),
 ]
 ANGLE_WORDS = [
     *(0, 1, 2, TOP, TOP - 1, 12345 * 2**48),
@@ -43,7 +52,9 @@ def extreme_words() -> np.ndarray:
 def keystream(t: int, count: int) -> np.ndarray:
     """Words of a row of training."""
     nonce = key_module.nonce(Domain.TRAINING, t)
-    return np.frombuffer(NoiseKey(SECRET).keystream(nonce, 0).update(bytes(8 * count)), np.uint64).copy()
+    return np.frombuffer(
+        NoiseKey(SECRET).keystream(nonce, 0).update(bytes(8 * count)), np.uint64
+    ).copy()
 
 
 def words_of(words: np.ndarray, place: int) -> tuple[int, int, bool]:
@@ -88,7 +99,9 @@ def wrong_places(words: np.ndarray, scale: float, k: np.ndarray, leave: set[int]
 
 
 def undue_places(words: np.ndarray, scale: float, open_places: set[int]) -> list[int]:
-    """Decided elements within three quarters of the documented bound, and open ones far outside of it."""
+    """Decided elements within three quarters of the documented bound, and open ones far outside of
+    it.
+    """
     found = []
     for place in range(words.size):
         u, v, sine = words_of(words, place)
@@ -122,7 +135,11 @@ def test_the_bound_of_float64_is_the_documented_one(scale: float) -> None:
 def rounding_with(epsilon: float) -> Rounding:
     """The kernel with another constant in its bound, not compiled."""
     original = innovations.round_normals.py_func
-    names = {**original.__globals__, "_EPSILON": epsilon, "_integer": lambda x: np.float64(x).view(np.int64)}
+    names = {
+        **original.__globals__,
+        "_EPSILON": epsilon,
+        "_integer": lambda x: np.float64(x).view(np.int64),
+    }
     return types.FunctionType(original.__code__, names)
 
 
@@ -142,7 +159,9 @@ def test_a_bound_that_is_too_small_is_seen() -> None:
 
 @pytest.mark.parametrize("scale", [2.0**30 * 1.1, 2.0**36, 2.0**46])
 def test_what_pairs_decide_is_the_nearest_integer(scale: float) -> None:
-    """All elements go through the pairs; what they leave is not determined by 64 bits, or nearly so."""
+    """All elements go through the pairs; what they leave is not determined by 64 bits, or nearly
+    so.
+    """
     extreme = extreme_words()
     words = np.concatenate([extreme, keystream(3, 800)])
     k = np.full(words.size, -1, np.int64)
@@ -211,7 +230,9 @@ def test_further_bits_are_those_of_their_own_nonce(scale: float) -> None:
     needed = 0
     for place in range(words.size):
         u, v, sine = words_of(words, place)
-        more = noise_oracle.block(SECRET, 1 | noise_oracle.MORE_BITS, 5, 4 * (place // 8) + place % 4)
+        more = noise_oracle.block(
+            SECRET, 1 | noise_oracle.MORE_BITS, 5, 4 * (place // 8) + place % 4
+        )
         for step in range(4):
             u = u << 64 | more[step]
             v = v << 64 | more[4 + step]
@@ -297,7 +318,9 @@ def cipher_log(monkeypatch: pytest.MonkeyPatch) -> CipherLog:
 
 
 def test_every_domain_round_and_block_has_its_own_keystream(cipher_log: CipherLog) -> None:
-    """(domain, t, ⌊i/8⌋) ↦ (nonce, counter) is one to one; further bits meet neither these nor each other."""
+    """(domain, t, ⌊i/8⌋) ↦ (nonce, counter) is one to one; further bits meet neither these nor each
+    other.
+    """
     owner: dict[tuple[bytes, int], tuple[int, int, int]] = {}
     further: dict[tuple[bytes, int], tuple[int, int, int]] = {}
     last = innovations.MAX_DIMENSION // innovations.BLOCK

@@ -47,7 +47,14 @@ def test_text_forms_do_not_show_the_key():
     key = NoiseKey(SECRET)
     stream = stream_of(key)
     for thing in (key, KeySchedule.of(key), stream, [key], {"key": key}):
-        for text in (repr(thing), str(thing), f"{thing}", f"{thing!r}", "%s" % (thing,), ascii(thing)):  # noqa: UP031
+        for text in (
+            repr(thing),
+            str(thing),
+            f"{thing}",
+            f"{thing!r}",
+            "%s" % (thing,),
+            ascii(thing),
+        ):
             assert not shows_secret(text)
             assert key.fingerprint in text
     assert not shows_secret(str(vars(stream)))
@@ -100,7 +107,16 @@ def test_the_secret_text_is_that_of_version_1_and_read_back_with_the_standing():
     )
 
 
-PURPOSES = ("records", "record", "publication", "opening 00", "opening 01", "TRAINING", "COHORTS", "4")
+PURPOSES = (
+    "records",
+    "record",
+    "publication",
+    "opening 00",
+    "opening 01",
+    "TRAINING",
+    "COHORTS",
+    "4",
+)
 
 
 def test_a_subkey_is_hkdf_of_the_key_and_a_labelled_purpose():

@@ -1,4 +1,6 @@
-"""Rows of integers of every mechanism against rational arithmetic, and the same however they are made."""
+"""Rows of integers of every mechanism against rational arithmetic, and the same however they are
+made.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from fedmf.noise.rows import rule_of
 from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 
-ROUNDS, TAKEN, APART = 13, 3, 4
+ROUNDS = 13
+TAKEN = 3
+APART = 4
 KEY = NoiseKey.from_seed(8)
 STD = 1.1 * 2.0**34
 #: Standard deviations within which everything lies.
@@ -101,7 +105,13 @@ def test_rows_keep_the_relation_of_the_theorem(name: str) -> None:
 
 def test_no_innovation_has_less_noise_than_is_due() -> None:
     """ρ_t·C_tt ≥ τ in exact arithmetic."""
-    for name in ("normalized-cgd", "normalized-banded-toeplitz", "normalized-blt", "tree", "kary-tree"):
+    for name in (
+        "normalized-cgd",
+        "normalized-banded-toeplitz",
+        "normalized-blt",
+        "tree",
+        "kary-tree",
+    ):
         C = mechanism(name)
         noise = NoiseStream(KEY, Domain.TRAINING, C.recurrence(), ROUNDS, 1, STD)
         strategy = exact_form(C.recurrence()).strategy
@@ -127,8 +137,12 @@ def test_wrong_rows_are_seen(name: str, fault: str) -> None:
 
 
 def test_sums_of_a_long_blt_stay_within_the_bound() -> None:
-    """2,000 rounds in fixed point with 200 binary places, at a scale where float64 adds whole units."""
-    n, d, places = 2000, 2, 200
+    """2,000 rounds in fixed point with 200 binary places, at a scale where float64 adds whole
+    units.
+    """
+    n = 2000
+    d = 2
+    places = 200
     C = BufferedToeplitz([0.9995, 0.98, 0.7], [0.01, 0.05, 0.2], n)
     std = 0.99 * 2.0**46
     row_std = float(np.sqrt(C.noise_row_variances().max()))

@@ -1,4 +1,6 @@
-"""Every row has the key of the opening that released it first, whatever the form of C⁻¹ and the kernel."""
+"""Every row has the key of the opening that released it first, whatever the form of C⁻¹ and the
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,30 @@ from fedmf.participation import Participation
 
 ROOT = NoiseKey(bytes(range(32)))
 PUBLIC = NoiseKey.from_seed(3)
-ROUNDS, DIMENSION, STD = 12, 20_001, 1.3 * 2.0**33
-#: Stopped after 3, after 4 (opened twice there: the first time nothing was released) and after 9 rounds.
-OPENINGS = [(0, fresh("a")), (3, fresh("b")), (4, fresh("unused")), (4, fresh("c")), (9, fresh("d"))]
+ROUNDS = 12
+DIMENSION = 20_001
+STD = 1.3 * 2.0**33
+#: Stopped after 3, after 4 (opened twice there: the first time nothing was released) and after 9
+#: rounds.
+OPENINGS = [
+    (0, fresh("a")),
+    (3, fresh("b")),
+    (4, fresh("unused")),
+    (4, fresh("c")),
+    (9, fresh("d")),
+]
 FORKED = 5
 
 
 def key_at(t: int, openings=OPENINGS) -> NoiseKey:
     """The key of row t, by the rule in words."""
-    (*_, last) = (random for first, random in openings if first <= t)
+    *_, last = (random for first, random in openings if first <= t)
     return NoiseKey(ROOT.subkey("opening " + last.hex()))
 
 
 def interrupted(inverse, openings, dimension=DIMENSION, forgetful=False, rounds=ROUNDS):
-    """Releases of zeros by a run that is stopped before every opening and continues from its saved state.
+    """Releases of zeros by a run that is stopped before every opening and continues from its saved
+    state.
 
     A forgetful one makes all rows with the key of the last opening, past ones too.
     """
@@ -106,7 +118,8 @@ def test_an_opening_elsewhere_or_again_is_refused_and_keys_stay_hidden() -> None
 
 
 def test_the_digest_is_that_of_the_rows_before() -> None:
-    whole, other = schedule_of(ROOT, OPENINGS), schedule_of(ROOT, [*OPENINGS[:3], (4, fresh("other"))])
+    whole = schedule_of(ROOT, OPENINGS)
+    other = schedule_of(ROOT, [*OPENINGS[:3], (4, fresh("other"))])
     stopped = KeySchedule(ROOT, OPENINGS[:3], released=4)
     for t in (0, 1, 3, 4):
         assert whole.digest(t) == other.digest(t) == stopped.digest(t)
@@ -118,18 +131,25 @@ def test_the_digest_is_that_of_the_rows_before() -> None:
 def test_a_state_of_another_branch_is_refused() -> None:
     inverse = build("blt", Participation(ROUNDS, 3, 4)).factorization.recurrence()
     keys, other = (schedule_of(ROOT, [*OPENINGS[:2], (4, fresh(name))]) for name in "xy")
-    noise, branch = (NoiseStream(k, Domain.TRAINING, inverse, ROUNDS, 7, STD) for k in (keys, other))
+    noise, branch = (
+        NoiseStream(k, Domain.TRAINING, inverse, ROUNDS, 7, STD) for k in (keys, other)
+    )
     noise.seek(4)
     branch.load_state(noise.state_dict())  # nothing was released under what differs
     noise.seek(5)
-    with pytest.raises(ValueError, match=r"eras .of the saved noise. must be .* from the same copy"):
+    with pytest.raises(
+        ValueError, match=r"eras .of the saved noise. must be .* from the same copy"
+    ):
         branch.load_state(noise.state_dict())
     assert branch.t == 4
 
 
 def own_rows(count: int, scales: np.ndarray) -> np.ndarray:
     """k of each round with the key of its own opening."""
-    rows = [Innovations(key_at(t), Domain.TRAINING).row(t, float(scales[t]), count) for t in range(ROUNDS)]
+    rows = [
+        Innovations(key_at(t), Domain.TRAINING).row(t, float(scales[t]), count)
+        for t in range(ROUNDS)
+    ]
     return np.stack(rows)
 
 
@@ -157,7 +177,9 @@ def test_an_interrupted_stream_adds_rows_of_their_own_keys(strategy) -> None:
     C = strategy.materialize()
     difference = np.diag(C)[:, None] * own_rows(40, scales) - C @ got
     assert np.abs(difference).max() <= 0.6 * np.abs(C).sum(axis=1).max()
-    whole = NoiseStream(schedule_of(ROOT, OPENINGS), Domain.TRAINING, strategy.recurrence(), ROUNDS, 40, STD)
+    whole = NoiseStream(
+        schedule_of(ROOT, OPENINGS), Domain.TRAINING, strategy.recurrence(), ROUNDS, 40, STD
+    )
     block = torch.zeros(ROUNDS, 40, dtype=torch.int64)
     whole.release_rows(block[:7])
     whole.release_rows(block[7:])
@@ -170,7 +192,8 @@ FORMS = ["banded-inverse", "banded-toeplitz", "blt"]
 @pytest.mark.parametrize("name", FORMS)
 def test_the_covariance_over_interruptions_is_that_of_the_plan(name: str) -> None:
     factorization = build(name, Participation(ROUNDS, 3, 4)).factorization
-    inverse, matrix = factorization.recurrence(), factorization.materialize()
+    inverse = factorization.recurrence()
+    matrix = factorization.materialize()
     noise = interrupted(inverse, OPENINGS)
     assert covariance_fits(noise, matrix, STD)
     assert not covariance_fits(noise * 1.1, matrix, STD), "a wrong sigma must be rejected"
@@ -179,9 +202,13 @@ def test_the_covariance_over_interruptions_is_that_of_the_plan(name: str) -> Non
 
 
 def test_two_branches_release_through_the_stacked_matrix() -> None:
-    """Common rows, then those of each copy: Y = M⁻¹z, M = [[C11, 0, 0], [C21, C22, 0], [C21, 0, C22]]."""
+    """Common rows, then those of each copy: Y = M⁻¹z, M = [[C11, 0, 0], [C21, C22, 0], [C21, 0,
+    C22]].
+    """
     factorization = build("banded-toeplitz", Participation(ROUNDS, 3, 4)).factorization
-    inverse, C, T = factorization.recurrence(), factorization.materialize(), FORKED
+    inverse = factorization.recurrence()
+    C = factorization.materialize()
+    T = FORKED
     branches = [interrupted(inverse, [*OPENINGS[:2], (T, fresh(branch))]) for branch in "xy"]
     assert np.array_equal(branches[0][:T], branches[1][:T])
     zero = np.zeros((ROUNDS - T, ROUNDS - T))
@@ -193,4 +220,6 @@ def test_two_branches_release_through_the_stacked_matrix() -> None:
         ]
     )
     assert covariance_fits(np.vstack([branches[0], branches[1][T:]]), M, STD)
-    assert not covariance_fits(np.vstack([branches[0], branches[0][T:]]), M, STD), "the same noise twice"
+    assert not covariance_fits(np.vstack([branches[0], branches[0][T:]]), M, STD), (
+        "the same noise twice"
+    )

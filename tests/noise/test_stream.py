@@ -147,7 +147,9 @@ def test_a_saved_state_continues_with_the_same_rows(inverse: StreamingInverse) -
         again = make(inverse)
         again.load_state({**late, "stored_eras": earlier["eras"]})
         assert torch.equal(rows(again, ROUNDS - 5), expected[5:])
-        with pytest.raises(ValueError, match=r"stored \(vectors of the saved noise\) must be float64 of"):
+        with pytest.raises(
+            ValueError, match=r"stored \(vectors of the saved noise\) must be float64 of"
+        ):
             make(inverse).load_state({**late, "stored": earlier["stored"].float()})
 
 
@@ -194,7 +196,10 @@ def test_unfit_arguments_are_rejected_before_anything_happens() -> None:
     for message, use in (
         (r"^t \(round\) must be an integer of at least 0; got", lambda: noise.seek(-1)),
         (r"^t \(round\) must be an integer of at least 0; got", lambda: noise.seek(True)),
-        (r"^n \(rounds\) must be an integer with 1 <= n <= 9", lambda: make(built, rounds=ROUNDS + 1)),
+        (
+            r"^n \(rounds\) must be an integer with 1 <= n <= 9",
+            lambda: make(built, rounds=ROUNDS + 1),
+        ),
         (r"^n \(rounds\) must be an integer with 1 <= n <= 9", lambda: make(built, rounds=0)),
         (r"^d \(dimension\) must be an integer; got", lambda: make(built, d=2.0)),
         (r"^d \(dimension\) must be between 1 and 2\^33", lambda: make(built, d=0)),
@@ -288,7 +293,12 @@ print(digest.hexdigest())
 def probed(**environment: str) -> str:
     command = [sys.executable, "-c", PROBE]
     answer = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=600
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
     )
     return answer.stdout.strip()
 

@@ -53,7 +53,15 @@ def test_movement_is_the_formula_of_the_theorem(name: str) -> None:
     size = 1000
     noise = integer_noise(Part(C, size, users=100), 3.0, mu=1.0)
     matrix = C.materialize()
-    forward = {"identity", "cgd", "bisr", "normalized bisr", "dense", "kary tree", "normalized kary tree"}
+    forward = {
+        "identity",
+        "cgd",
+        "bisr",
+        "normalized bisr",
+        "dense",
+        "kary tree",
+        "normalized kary tree",
+    }
     largest = np.linalg.norm(matrix, 2) if name in forward else np.diag(matrix).max()
     least = largest * math.sqrt(size * C.rounds) * (1 + 2 * noise.eta) * 2.0**-noise.bits
     assert least <= noise.movement <= 3 * least
@@ -64,7 +72,9 @@ def test_movement_is_the_formula_of_the_theorem(name: str) -> None:
     assert noise.failure < 1e-78
 
 
-def bits(std: float, rounds: int = 100, size: int = 10, users: int = 100, ratio: float = 1.0) -> int:
+def bits(
+    std: float, rounds: int = 100, size: int = 10, users: int = 100, ratio: float = 1.0
+) -> int:
     """B for independent noise."""
     return integer_noise(Part(identity(rounds), size, users, ratio), std, mu=1.0).bits
 
@@ -92,7 +102,9 @@ def test_rounding_errors_ask_for_a_coarser_unit() -> None:
 
 def test_noise_that_no_unit_suits_is_rejected() -> None:
     assert bits(2.0**27) == COARSEST
-    with pytest.raises(ValueError, match=r"must have a standard deviation below 2\^28 bounds .* larger eps"):
+    with pytest.raises(
+        ValueError, match=r"must have a standard deviation below 2\^28 bounds .* larger eps"
+    ):
         bits(2.0**29)
     with pytest.raises(ValueError, match="No unit of integers suits it"):
         bits(1.0, users=2**55)
@@ -103,7 +115,9 @@ def test_movement_grows_with_size_rounds_and_unit() -> None:
         C = MATRICES[name]
         base = integer_noise(Part(C, 100, 10), 1.0, 1.0)
         assert integer_noise(Part(C, 101, 10), 1.0, 1.0).movement > base.movement
-        assert integer_noise(Part(C, 400, 10), 1.0, 1.0).movement == pytest.approx(2 * base.movement)
+        assert integer_noise(Part(C, 400, 10), 1.0, 1.0).movement == pytest.approx(
+            2 * base.movement
+        )
         if name != "tree":  # a leading block of a tree is streamed in another form
             assert integer_noise(Part(C.leading(39), 100, 10), 1.0, 1.0).movement < base.movement
         coarser = integer_noise(Part(C, 100, 10), 2.0**15, 1.0)
@@ -120,7 +134,9 @@ def test_what_is_lost_outside_of_the_bounds_is_less_than_stated() -> None:
         variables = (2 + 2) * 50 * C.rounds
         epsilon = mu**2 / 2 + 20 * mu
         log_tail = norm.logsf(20 + mu) + math.log(2)
-        assert math.log(variables) + math.log1p(math.exp(epsilon)) + log_tail <= math.log(noise.failure)
+        assert math.log(variables) + math.log1p(math.exp(epsilon)) + log_tail <= math.log(
+            noise.failure
+        )
 
 
 def test_calibrated_noise_is_the_least_that_pays_for_its_own_rounding() -> None:

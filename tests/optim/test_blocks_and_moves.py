@@ -21,7 +21,8 @@ SIZES = {
 
 @pytest.mark.parametrize("which", SIZES)
 def test_blocks_are_sums_over_their_coordinates(which: str) -> None:
-    blocks, sizes = Blocks.of(SHAPES, which), SIZES[which]
+    blocks = Blocks.of(SHAPES, which)
+    sizes = SIZES[which]
     assert (blocks.sizes, blocks.dimension, blocks.count) == (sizes, 30, len(sizes))
     inside = torch.from_numpy(membership(sizes))
     x = torch.randn(30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -31,11 +32,15 @@ def test_blocks_are_sums_over_their_coordinates(which: str) -> None:
     torch.testing.assert_close(blocks.spread(values), inside.T @ values)
     torch.testing.assert_close(blocks.means(values), values / inside.sum(1))
     torch.testing.assert_close(blocks.weighted_mean(values), (inside.T @ values).mean())
-    assert isinstance(blocks.second_moment(), DiagonalMoment if which == "coordinate" else BlockEnergies)
+    assert isinstance(
+        blocks.second_moment(), DiagonalMoment if which == "coordinate" else BlockEnergies
+    )
 
 
 def test_wrong_blocks_are_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of coordinate, channel, tensor, model; got 'row'"):
+    with pytest.raises(
+        ValueError, match="must be one of coordinate, channel, tensor, model; got 'row'"
+    ):
         Blocks.of(SHAPES, "row")
     for runs in ((), ((1, 2), (1, 0)), ((1, -1),)):
         with pytest.raises(ValueError, match="must be pairs of positive integers"):
@@ -47,7 +52,8 @@ def constant(rate: float) -> LearningRateSchedule:
 
 
 def test_decay_is_decoupled_from_the_direction() -> None:
-    parameters, direction = torch.full((4,), 10.0), torch.full((4,), 8.0)
+    parameters = torch.full((4,), 10.0)
+    direction = torch.full((4,), 8.0)
     moved = Move(constant(0.5), weight_decay=0.2)(0, parameters, direction)
     torch.testing.assert_close(moved, torch.full((4,), 10.0 * (1 - 0.5 * 0.2) + 4.0))
     assert torch.equal(parameters, torch.full((4,), 10.0))

@@ -1,4 +1,6 @@
-"""Fingerprints of own objects: equal for equal values in any process, different for any other bit."""
+"""Fingerprints of own objects: equal for equal values in any process, different for any other
+bit.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ DIFFERENT: dict[str, Any] = {
 
 def test_any_difference_is_seen() -> None:
     fingerprints = {name: fingerprint_of(value) for name, value in DIFFERENT.items()}
-    same = [pair for pair in combinations(fingerprints, 2) if fingerprints[pair[0]] == fingerprints[pair[1]]]
+    same = [
+        pair
+        for pair in combinations(fingerprints, 2)
+        if fingerprints[pair[0]] == fingerprints[pair[1]]
+    ]
     assert same == []
     assert fingerprints["adam"][0] == "fedmf.optim.adam.Adam"
     assert fingerprints["sgd"][1] != fingerprints["adam"][1]
@@ -62,7 +68,10 @@ def test_any_difference_is_seen() -> None:
         (Rule(a={"x": 1, "y": 2}), Rule(a={"y": 2, "x": 1})),
         (Rule(a=1, b=2), Rule(b=2, a=1)),
         (Rule(a={"red", "green", "blue"}), Rule(a={"blue", "red", "green"})),
-        (Rule(a=torch.arange(6.0).reshape(2, 3).T), Rule(a=torch.arange(6.0).reshape(2, 3).T.contiguous())),
+        (
+            Rule(a=torch.arange(6.0).reshape(2, 3).T),
+            Rule(a=torch.arange(6.0).reshape(2, 3).T.contiguous()),
+        ),
         (Rule(a=np.arange(6.0)[::2]), Rule(a=np.array([0.0, 2.0, 4.0]))),
     ],
 )

@@ -31,11 +31,20 @@ STRATEGIES = {
 
 
 def test_squares_of_the_noisy_mean_have_the_predicted_bias_and_variance() -> None:
-    """60,000 draws of the noise, blocks of five: a relative standard error of 0.6 %, of which 4 % are six."""
-    C, runs, std, size = STRATEGIES["banded"], 60_000, 0.7, 5
-    rng, inverse = np.random.default_rng(1), np.linalg.inv(C.materialize())
-    data, averages = rng.standard_normal((ROUNDS, size)), exponential(0.8, ROUNDS).materialize() / 5
-    noisy = data + std * np.einsum("ij,rjs->ris", inverse, rng.standard_normal((runs, ROUNDS, size)))
+    """60,000 draws of the noise, blocks of five: a relative standard error of 0.6 %, of which 4 %
+    are six.
+    """
+    C = STRATEGIES["banded"]
+    runs = 60_000
+    std = 0.7
+    size = 5
+    rng = np.random.default_rng(1)
+    inverse = np.linalg.inv(C.materialize())
+    data = rng.standard_normal((ROUNDS, size))
+    averages = exponential(0.8, ROUNDS).materialize() / 5
+    noisy = data + std * np.einsum(
+        "ij,rjs->ris", inverse, rng.standard_normal((runs, ROUNDS, size))
+    )
     found = (noisy**2).sum(axis=2) @ averages.T / size
     expected = squared_variances(averages, C, std, size, data @ data.T)
     np.testing.assert_allclose(found.var(axis=0), expected, rtol=0.04)
@@ -46,9 +55,16 @@ def test_squares_of_the_noisy_mean_have_the_predicted_bias_and_variance() -> Non
 @pytest.mark.parametrize("first", STRATEGIES)
 @pytest.mark.parametrize("second", STRATEGIES)
 @pytest.mark.parametrize("share", [0.5, 0.01, 1e-5])
-def test_the_weight_minimises_the_product_of_both_noises(first: str, second: str, share: float) -> None:
-    """(noise of the first moment)·(1 + relative variance of v), from the mechanism that would be used."""
-    C_1, C_2, users, m = STRATEGIES[first], STRATEGIES[second], UserRange(0.5, 2, "zero-out"), 100
+def test_the_weight_minimises_the_product_of_both_noises(
+    first: str, second: str, share: float
+) -> None:
+    """(noise of the first moment)·(1 + relative variance of v), from the mechanism that would be
+    used.
+    """
+    C_1 = STRATEGIES[first]
+    C_2 = STRATEGIES[second]
+    users = UserRange(0.5, 2, "zero-out")
+    m = 100
     rho = relative_energy_error(C_2, CONTRACT, 2.0, m, share)
     best = energy_weight(C_1, C_2, CONTRACT, users, rho)
 

@@ -1,4 +1,6 @@
-"""Tables of server optimizers: rules and workloads as their options say, ranges, and objects of one's own."""
+"""Tables of server optimizers: rules and workloads as their options say, ranges, and objects of
+one's own.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from fedmf.optim import (
 )
 from fedmf.values import value_of
 
-SHAPES, DIMENSION, ROUNDS = [(4, 3), (4,)], 16, 12
+SHAPES = [(4, 3), (4,)]
+DIMENSION = 16
+ROUNDS = 12
 #: Coordinates of each block: the (4, 3) tensor has four channels, the vector is one.
 SIZES = {"coordinate": [1] * 16, "channel": [3, 3, 3, 3, 4], "tensor": [12, 4], "model": [16]}
 NOISE_VARIANCE = 0.25
@@ -53,7 +57,8 @@ def moved(t: int, theta: np.ndarray, direction: np.ndarray, of: Fields) -> np.nd
 
 def by_momentum(theta: np.ndarray, updates: np.ndarray, of: Fields) -> np.ndarray:
     """θ_n of SGD with momentum."""
-    beta, velocity = of["momentum"], np.zeros_like(theta)
+    beta = of["momentum"]
+    velocity = np.zeros_like(theta)
     for t, u in enumerate(updates):
         velocity = beta * velocity + u
         theta = moved(t, theta, velocity, of)
@@ -63,7 +68,9 @@ def by_momentum(theta: np.ndarray, updates: np.ndarray, of: Fields) -> np.ndarra
 def by_blocks(
     theta: np.ndarray, updates: np.ndarray, second: np.ndarray, kind: str, of: Fields
 ) -> np.ndarray:
-    """θ_n of Adam with second moments by block; ``second`` are energies released with the updates."""
+    """θ_n of Adam with second moments by block; ``second`` are energies released with the
+    updates.
+    """
     sizes = np.array(SIZES[of["blocks"]])
     spread = membership(list(sizes))
     beta1 = of["beta1"]
@@ -90,8 +97,18 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
         ("sgd", {"momentum": 0.0, "schedule": "cosine", "warmup": 3}, "prefix*cosine:3", "prefix"),
         ("sgd", {"schedule": "linear"}, "momentum:0.9*linear", "prefix"),
         ("sgd", {"weight_decay": 0.5, "momentum": 0.5}, "momentum:0.5:0.95", "prefix"),
-        ("adam", {"beta1": 0.5, "beta2": 0.9, "blocks": "channel"}, "momentum:0.5", "exponential:0.9"),
-        ("adam", {"blocks": "coordinate", "schedule": "cosine"}, "momentum:0.9*cosine", "exponential:0.99"),
+        (
+            "adam",
+            {"beta1": 0.5, "beta2": 0.9, "blocks": "channel"},
+            "momentum:0.5",
+            "exponential:0.9",
+        ),
+        (
+            "adam",
+            {"blocks": "coordinate", "schedule": "cosine"},
+            "momentum:0.9*cosine",
+            "exponential:0.99",
+        ),
         ("adam-debiased", {"beta1": 0.0, "beta2": 0.5}, "prefix", "exponential:0.5"),
         (
             "jme-adam",
@@ -109,11 +126,15 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
         value = OPTIMIZERS[kind](**fields)
         assert value_of(OPTIMIZERS, value.to_dict()) == value
         of = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        rule, generator = value.build(SHAPES, ROUNDS), torch.Generator().manual_seed(7)
+        rule = value.build(SHAPES, ROUNDS)
+        generator = torch.Generator().manual_seed(7)
         moment = rule.second_moment
         shapes = ((DIMENSION,), (ROUNDS, DIMENSION), (ROUNDS, moment.size if moment else 0))
-        start, updates, energies = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in shapes)
-        parameters, state = start, rule.init(start)
+        start, updates, energies = (
+            torch.randn(*s, generator=generator, dtype=torch.float64) for s in shapes
+        )
+        parameters = start
+        state = rule.init(start)
         for t in range(ROUNDS):
             pair = (energies[t] ** 2, 0.1) if moment else ()
             parameters, state = rule.step(
@@ -121,7 +142,9 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
             )
         given = (start.numpy(), updates.numpy())
         expected = (
-            by_momentum(*given, of) if kind == "sgd" else by_blocks(*given, energies.numpy() ** 2, kind, of)
+            by_momentum(*given, of)
+            if kind == "sgd"
+            else by_blocks(*given, energies.numpy() ** 2, kind, of)
         )
         np.testing.assert_allclose(parameters.numpy(), expected, rtol=TOLERANCE, atol=TOLERANCE)
         A = value.workload(ROUNDS)
@@ -143,7 +166,11 @@ class Plain:
         return {}
 
     def step(
-        self, t: int, parameters: torch.Tensor, release: RoundRelease, state: Mapping[str, torch.Tensor]
+        self,
+        t: int,
+        parameters: torch.Tensor,
+        release: RoundRelease,
+        state: Mapping[str, torch.Tensor],
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         return parameters + release.mean, {}
 
@@ -157,7 +184,8 @@ class Windowed(Plain):
 
 
 def test_an_own_rule_stands_where_options_stand() -> None:
-    rule, options = Plain(), Sgd()
+    rule = Plain()
+    options = Sgd()
     assert chosen(options) is options
     own = chosen(rule)
     assert isinstance(own, OwnOptimizer)

@@ -1,4 +1,6 @@
-"""What an optimizer sees of a round: refused where it cannot be, and with the true variance of its noise."""
+"""What an optimizer sees of a round: refused where it cannot be, and with the true variance of its
+noise.
+"""
 
 from __future__ import annotations
 

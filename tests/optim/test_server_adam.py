@@ -1,4 +1,6 @@
-"""Server Adam in all its forms against torch.optim without noise and against dense matrices with noise."""
+"""Server Adam in all its forms against torch.optim without noise and against dense matrices with
+noise.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from fedmf.noise.stream import NoiseStream
 from fedmf.optim import Blocks, Energies, Move, RoundRelease, ServerAdam, ServerOptimizer
 from fedmf.participation import Participation
 
-ROUNDS, DIMENSION = 100, 24
+ROUNDS = 100
+DIMENSION = 24
 CHOSEN = Blocks(((3, 6), (3, 1), (1, 3)))
 SINGLE = Blocks.of([(DIMENSION,)], "coordinate")
 # Both sides in float64: what is left are sums in another order over 100 steps.
@@ -48,7 +51,9 @@ def data(seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
 def path_of(
     optimizer: ServerOptimizer, start: torch.Tensor, releases: list[RoundRelease]
 ) -> list[torch.Tensor]:
-    state, parameters, path = optimizer.init(start), start, []
+    state = optimizer.init(start)
+    parameters = start
+    path = []
     for t, release in enumerate(releases):
         parameters, state = optimizer.step(t, parameters, release, state)
         path.append(parameters)
@@ -69,12 +74,16 @@ def compare(path: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
 @pytest.mark.parametrize("source", ["squared", "debiased"])
 def test_without_noise_it_is_adam(betas: tuple[float, float], source: Any) -> None:
     start, updates = data()
-    rule = ServerAdam(Move(schedule()), Energies(SINGLE, source), *betas, epsilon=1e-3, relative_epsilon=0.0)
+    rule = ServerAdam(
+        Move(schedule()), Energies(SINGLE, source), *betas, epsilon=1e-3, relative_epsilon=0.0
+    )
     expected = by_torch(torch.optim.Adam, start, updates, rates(), betas=betas, eps=1e-3)
     compare(path_of(rule, start, plain(updates)), expected)
 
 
-def noise_rows(C: Factorization, std: float, size: int, domain: Domain, seed: int = 5) -> torch.Tensor:
+def noise_rows(
+    C: Factorization, std: float, size: int, domain: Domain, seed: int = 5
+) -> torch.Tensor:
     """All rows of the stream that a run adds, shape (n, size), float64; of integers of std·2⁻³²."""
     key = NoiseKey.from_seed(seed)
     stream = NoiseStream(key, domain, C.recurrence(), C.rounds, size, 2.0**32)
@@ -85,27 +94,35 @@ def noise_rows(C: Factorization, std: float, size: int, domain: Domain, seed: in
 
 STRATEGIES = {
     "square root": square_root(ROUNDS),
-    "banded": build(
-        "banded-toeplitz", Participation(ROUNDS, 4, 25), exponential(0.9, ROUNDS), 8
-    ).factorization,
+    "banded": (
+        build(
+            "banded-toeplitz", Participation(ROUNDS, 4, 25), exponential(0.9, ROUNDS), 8
+        ).factorization
+    ),
 }
 
 
 @pytest.mark.parametrize("which", STRATEGIES)
 @pytest.mark.parametrize("blocks", [SINGLE, CHOSEN], ids=["single", "chosen"])
 def test_noisy_paths_are_products_of_dense_matrices(which: str, blocks: Blocks) -> None:
-    """Post-processing with and without debiasing, and released energies: A·(G + C⁻¹Z) with dense C⁻¹, E_β."""
-    C, (start, updates) = STRATEGIES[which], data()
+    """Post-processing with and without debiasing, and released energies: A·(G + C⁻¹Z) with dense
+    C⁻¹, E_β.
+    """
+    C = STRATEGIES[which]
+    start, updates = data()
     inverse = np.linalg.inv(C.materialize())
     white = noise_rows(identity(ROUNDS), 1.0, DIMENSION, Domain.TRAINING).numpy()
     noisy = updates.numpy() + 0.05 * inverse @ white
-    sizes, betas = blocks.sizes, (0.8, 0.95)
+    sizes = blocks.sizes
+    betas = (0.8, 0.95)
     variances = 0.05**2 * np.sum(inverse**2, axis=1)
     rows = updates + noise_rows(C, 0.05, DIMENSION, Domain.TRAINING)
     move = Move(schedule())
     for source in SOURCES:
         rule = ServerAdam(move, Energies(blocks, source), *betas, 1e-3, 0.2)
-        path = path_of(rule, start, [RoundRelease(u, v) for u, v in zip(rows, variances, strict=True)])
+        path = path_of(
+            rule, start, [RoundRelease(u, v) for u, v in zip(rows, variances, strict=True)]
+        )
         q = noisy**2 @ membership(sizes).T - (source == "debiased") * np.outer(variances, sizes)
         expected = adam_path(start.numpy(), noisy, q, sizes, rates(), betas, 1e-3, 0.2)
         np.testing.assert_allclose(torch.stack(path).numpy(), expected, rtol=1e-8, atol=1e-8)
@@ -124,7 +141,8 @@ def test_noisy_paths_are_products_of_dense_matrices(which: str, blocks: Blocks) 
 def second_moments(rule: ServerAdam, releases: list[RoundRelease]) -> torch.Tensor:
     """v̂ of every round, shape (n, blocks)."""
     parameters = torch.zeros(rule.energies.blocks.dimension)
-    state, found = rule.init(parameters), []
+    state = rule.init(parameters)
+    found = []
     for t, release in enumerate(releases):
         parameters, state = rule.step(t, parameters, release, state)
         found.append(state["second"].double() / (1 - rule.beta2 ** (t + 1)))
@@ -136,14 +154,21 @@ WIDE = 40_000
 
 @pytest.mark.parametrize("which", ["banded"])
 def test_the_noise_of_v_has_the_predicted_variance(which: str) -> None:
-    """Over 40,000 released energies of one size: each v̂_t has variance τ₂²‖(A C⁻¹)_t‖², by χ² at 1e-6."""
-    C, blocks = STRATEGIES[which], Blocks.of([(WIDE,)], "coordinate")
+    """Over 40,000 released energies of one size: each v̂_t has variance τ₂²‖(A C⁻¹)_t‖², by χ² at
+    1e-6.
+    """
+    C = STRATEGIES[which]
+    blocks = Blocks.of([(WIDE,)], "coordinate")
     noise = noise_rows(C, 0.5, WIDE, Domain.SECOND_MOMENT).float()
     rows = 0.25 * C.noise_row_variances()
     move = Move(LearningRateSchedule("constant", 1e-9, ROUNDS))
     rule = ServerAdam(move, Energies(blocks, "released"), 0.0, 0.95)
     found = second_moments(
-        rule, [RoundRelease(torch.zeros(WIDE), 0.0, q + 4.0, v) for q, v in zip(noise, rows, strict=True)]
+        rule,
+        [
+            RoundRelease(torch.zeros(WIDE), 0.0, q + 4.0, v)
+            for q, v in zip(noise, rows, strict=True)
+        ],
     )
     expected = 0.25 * np.sum((averages(0.95, ROUNDS) @ np.linalg.inv(C.materialize())) ** 2, axis=1)
     level = FALSE_ALARM / ROUNDS
@@ -155,21 +180,27 @@ def test_the_noise_of_v_has_the_predicted_variance(which: str) -> None:
 
 def debiased_mean(C: Factorization, blocks: Blocks, source: Any, wrong: float = 1.0) -> np.ndarray:
     """(v̂_t − ‖ū_B‖²/|B|) averaged over blocks, in standard errors measured over the blocks."""
-    noise, inverse = noise_rows(C, 0.5, WIDE, Domain.TRAINING), np.linalg.inv(C.materialize())
+    noise = noise_rows(C, 0.5, WIDE, Domain.TRAINING)
+    inverse = np.linalg.inv(C.materialize())
     variances = wrong * 0.25 * np.sum(inverse**2, axis=1)
     rule = ServerAdam(
         Move(LearningRateSchedule("constant", 1e-9, ROUNDS)), Energies(blocks, source), 0.0, 0.95
     )
     signal = torch.linspace(-1, 1, WIDE)
-    releases = [RoundRelease((u + signal).float(), v) for u, v in zip(noise, variances, strict=True)]
+    releases = [
+        RoundRelease((u + signal).float(), v) for u, v in zip(noise, variances, strict=True)
+    ]
     error = second_moments(rule, releases) - blocks.means(blocks.energies(signal)).double()
     return (error.mean(1) / (error.std(1) / math.sqrt(blocks.count))).numpy()
 
 
 @pytest.mark.parametrize(("which", "size"), [("banded", 1), ("square root", 20)])
 def test_debiasing_removes_the_bias(which: str, size: int) -> None:
-    """By a normal test of the mean over 2,000 blocks or more, at 1e-6; a variance wrong by 10 % is found."""
-    C, blocks = STRATEGIES[which], Blocks(((WIDE // size, size),))
+    """By a normal test of the mean over 2,000 blocks or more, at 1e-6; a variance wrong by 10 % is
+    found.
+    """
+    C = STRATEGIES[which]
+    blocks = Blocks(((WIDE // size, size),))
     limit = stats.norm.isf(FALSE_ALARM / ROUNDS / 2)
     assert (np.abs(debiased_mean(C, blocks, source="debiased")) < limit).all()
     assert np.abs(debiased_mean(C, blocks, source="debiased", wrong=1.1)).max() > limit

@@ -7,7 +7,8 @@ import torch
 from fedmf.matrices.workload import LearningRateSchedule
 from fedmf.optim import Move, RoundRelease, ServerSGD
 
-ROUNDS, DIMENSION = 100, 17
+ROUNDS = 100
+DIMENSION = 17
 # float32 rounding over 100 steps; both add in the same order up to sign.
 TOLERANCE = 1e-5
 
@@ -41,5 +42,7 @@ def test_it_is_sgd_on_the_negated_update() -> None:
             expected = by_torch(schedule, momentum, parameters, updates)
             state = optimizer.init(parameters)
             for t in range(ROUNDS):
-                parameters, state = optimizer.step(t, parameters, RoundRelease(updates[t], 0.0), state)
+                parameters, state = optimizer.step(
+                    t, parameters, RoundRelease(updates[t], 0.0), state
+                )
                 torch.testing.assert_close(parameters, expected[t], rtol=TOLERANCE, atol=TOLERANCE)

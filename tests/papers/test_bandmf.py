@@ -28,9 +28,11 @@ def product(C: Factorization) -> float:
 
 
 def test_propositions_e1_and_e2() -> None:
-    """Banded square roots of b ≤ √n bands: RMSE over √(n log b/b) within a constant; the optimum is below it.
+    """Banded square roots of b ≤ √n bands: RMSE over √(n log b/b) within a constant; the optimum is
+    below it.
 
-    The text has ‖C‖·‖A C⁻¹‖_F = O(√(n log b/b)); that is the order of ‖A C⁻¹‖_F/√n, the RMSE, instead.
+    The text has ‖C‖·‖A C⁻¹‖_F = O(√(n log b/b)); that is the order of ‖A C⁻¹‖_F/√n, the RMSE,
+    instead.
     """
     ratios = []
     for n in (256, 1024, 4096):

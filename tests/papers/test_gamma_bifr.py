@@ -1,7 +1,7 @@
 """γ-BIFR ("Beyond Square Roots"): its lemmas, checked on numbers.
 
-The paper's text has lost its formulas; where a lemma names the inequality that it follows from, that is
-what is checked here, and the page of the paper says so.
+The paper's text has lost its formulas; where a lemma names the inequality that it follows from,
+that is what is checked here, and the page of the paper says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def column(C: Factorization) -> np.ndarray:
 
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_definition_2_is_the_truncated_power(gamma: float) -> None:
-    """The inverse's first p coefficients are those of (1 − x)^γ, for p = n its γ-th power of the inverse."""
+    """The inverse's first p coefficients are those of (1 − x)^γ, for p = n its γ-th power of the
+    inverse.
+    """
     series = powers(-gamma, N)
     for p in (2, 5, N):
         inverse = bifr(gamma, p, N).correlation
@@ -49,9 +51,12 @@ def test_definition_2_is_the_truncated_power(gamma: float) -> None:
 
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_lemmas_3_and_4_and_corollary_1_coefficients(gamma: float) -> None:
-    """r_j = Γ(j + γ)/(Γ(γ) j!) and its bounds by Gautschi; |c_j| too; prefix sums of c are r of 1 − γ."""
+    """r_j = Γ(j + γ)/(Γ(γ) j!) and its bounds by Gautschi; |c_j| too; prefix sums of c are r of 1 −
+    γ.
+    """
     j = np.arange(1.0, N)
-    r, c = powers(gamma, N), bifr(gamma, N, N).correlation
+    r = powers(gamma, N)
+    c = bifr(gamma, N, N).correlation
     np.testing.assert_allclose(r[1:], np.exp(gammaln(j + gamma) - gammaln(gamma) - gammaln(j + 1)))
     assert (r[1:] <= j ** (gamma - 1) / gamma_function(gamma)).all()
     assert (r[1:] >= (j + 1) ** (gamma - 1) / gamma_function(gamma)).all()
@@ -80,7 +85,9 @@ def test_lemma_2_sensitivity_by_operator_norms(n: int, k: int, b: int) -> None:
 
 @pytest.mark.parametrize(("n", "k", "p"), [(256, 4, 4), (1024, 8, 2)])
 def test_theorem_3_no_worse_than_bisr_and_cgd(n: int, k: int, p: int) -> None:
-    """What the theorem says of bounds holds of the errors: the best γ beats BISR(p) and the best DP-λCGD."""
+    """What the theorem says of bounds holds of the errors: the best γ beats BISR(p) and the best
+    DP-λCGD.
+    """
     contract = Participation(n, k, n // k)
 
     def rmse(C: Factorization) -> float:

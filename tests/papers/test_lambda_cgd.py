@@ -15,7 +15,9 @@ from fedmf.participation import Participation
 
 def squares(decay: float, contract: Participation) -> tuple[float, float]:
     """(‖A C⁻¹‖²_{2→∞}, sens²) of DP-λCGD by (15) and (14), in a power series near λ^b = 1."""
-    n, k, b = contract.rounds, contract.max_participations, contract.min_separation
+    n = contract.rounds
+    k = contract.max_participations
+    b = contract.min_separation
     rows = 1.0 + (1.0 - decay) ** 2 * (n - 1)
     geometric = (1.0 - decay ** (2 * b)) / ((1.0 - decay**2) * (1.0 - decay**b) ** 2)
     return rows, float(geometric * np.sum((1.0 - decay ** (b * np.arange(1, k + 1))) ** 2))
@@ -24,7 +26,8 @@ def squares(decay: float, contract: Participation) -> tuple[float, float]:
 @pytest.mark.parametrize(("n", "k", "b"), [(12, 3, 4), (20, 5, 4), (9, 1, 9)])
 @pytest.mark.parametrize("decay", [0.3, 0.9])
 def test_equations_14_and_15(n: int, k: int, b: int, decay: float) -> None:
-    contract, C = Participation(n, k, b), cgd(decay, n)
+    contract = Participation(n, k, b)
+    C = cgd(decay, n)
     rows, sensitivity = squares(decay, contract)
     assert query_variances(C, prefix(n)).max() == pytest.approx(rows, rel=1e-12)
     assert scalar_sensitivity(C.materialize(), k, b) == pytest.approx(sensitivity**0.5, rel=1e-9)
@@ -39,7 +42,8 @@ def best_max_error(contract: Participation) -> float:
 def test_lemma_2_max_error_stays_within_a_constant() -> None:
     """MaxSE over k + √k·n^{1/4} from n = 2⁶ to 2²⁰ and k from 1 to n: between two constants."""
     ratios = [
-        best_max_error(Participation(2**m, 2**i, 2 ** (m - i))) / (2**i + 2 ** (i / 2) * 2 ** (m / 4))
+        best_max_error(Participation(2**m, 2**i, 2 ** (m - i)))
+        / (2**i + 2 ** (i / 2) * 2 ** (m / 4))
         for m in (6, 12, 20)
         for i in range(0, min(m, 13), 3)
     ]
@@ -49,7 +53,8 @@ def test_lemma_2_max_error_stays_within_a_constant() -> None:
 
 @pytest.mark.parametrize("n", [2, 5, 40])
 def test_theorem_4_full_batches(n: int) -> None:
-    contract, queries = Participation(n, n, 1), prefix(n)
+    contract = Participation(n, n, 1)
+    queries = prefix(n)
     plain = errors(identity(n), queries, stated_sensitivity(identity(n), contract)).rmse
     weighted = workload_diagonal(prefix(n))
     diagonal = errors(weighted, queries, stated_sensitivity(weighted, contract)).rmse

@@ -24,9 +24,11 @@ sys.path.remove(str(FOLDER))
 Array = NDArray[np.float64]
 SPECTRA = {"1/k": 1.0, "flat": 0.0, "1/k²": 2.0}
 NOISES = {
-    "white": exact.WHITE, "damped": exact.DAMPED(0.002), "much damped": exact.DAMPED(0.1),
+    "white": exact.WHITE,
+    "damped": exact.DAMPED(0.002),
+    "much damped": exact.DAMPED(0.1),
     "anti-PGD": exact.ANTI_PGD(0.05),
-}  # fmt: skip
+}
 
 
 def distance(a: float, omega: float) -> float:
@@ -58,32 +60,46 @@ def kernel(problem: Any, noise: Any) -> float:
 def integral(problem: Any, noise: Any) -> float:
     """∫ |B|² h dω with h(ω) = Σ_j λ_j/|1 − e^{iω} − ηλ_j|²."""
     return sum(
-        value * over_circle(
-            lambda w, a=problem.learning_rate * value: float(noise.power(np.array([w]))[0]) / distance(a, w)
+        value
+        * over_circle(
+            lambda w, a=problem.learning_rate * value: (
+                float(noise.power(np.array([w]))[0]) / distance(a, w)
+            )
         )
         for value in problem.spectrum
-    )  # fmt: skip
+    )
 
 
 def test_theorems_c14_c15_c18_bound_the_exact_limit() -> None:
-    """Gaussian inputs: R² = 3 Tr H and C_kurt = 3 (Property C.3); G = ρ = 1, residual variance 0.3."""
+    """Gaussian inputs: R² = 3 Tr H and C_kurt = 3 (Property C.3); G = ρ = 1, residual variance
+    0.3.
+    """
     for name in NOISES:
         for spectrum in SPECTRA:
-            d, residual, noise = 6, 0.3, NOISES[name]
+            d = 6
+            residual = 0.3
+            noise = NOISES[name]
             eigenvalues = np.arange(1.0, d + 1) ** -SPECTRA[spectrum]
             trace = float(eigenvalues.sum())
             eta = 0.1 / trace
             problem = exact.Regression(tuple(eigenvalues.tolist()), eta, residual=residual)
-            limit, square = problem.limit(noise), 3.0 * trace
+            limit = problem.limit(noise)
+            square = 3.0 * trace
             gamma = noise.sensitivity_square()
-            time, frequency = kernel(problem, noise), integral(problem, noise)
+            time = kernel(problem, noise)
+            frequency = integral(problem, noise)
             shrink = (1.0 - eta * square) ** -2
-            assert limit <= (1 + shrink) * eta * square * residual + (1 + 3 * shrink) * eta * gamma / 2 * time
+            assert (
+                limit
+                <= (1 + shrink) * eta * square * residual
+                + (1 + 3 * shrink) * eta * gamma / 2 * time
+            )
             assert limit <= (
                 (1 + shrink) * eta * square * residual
                 + (1 + 3 * shrink) * eta**2 * gamma / (2 * math.pi) * frequency
             )
-            # Theorem C.18 is for E‖θ − θ*‖²_H, the objective (22) without ½: twice F_∞ (see the errata).
+            # Theorem C.18 is for E‖θ − θ*‖²_H, the objective (22) without ½: twice F_∞ (see the
+            # errata).
             low = eta * residual / 2 * trace
             assert 2 * limit >= low + eta**2 * gamma / (4 * math.pi) * frequency * (1 - 1e-9)
             assert 2 * limit >= low + eta * gamma / 4 * time / 2 * (1 - 1e-9)
@@ -105,7 +121,9 @@ def loss(x: Array | float, T: float, A: float, B: float, C: float) -> Array:
     return A * np.exp(-np.asarray(x) * T) + B * x + C * (x * np.log(x)) ** 2
 
 
-def printed_bound(largest: float, T: float, A: float, B: float, C: float, constant: float = 3.0) -> float:
+def printed_bound(
+    largest: float, T: float, A: float, B: float, C: float, constant: float = 3.0
+) -> float:
     """Lemma F.21's right-hand side for μ = 1."""
     tail = A * math.exp(-largest * T) + constant * B / T * max(1.0, math.log(A * T / B))
     return tail + constant * C / T**2 * max(1.0, math.log(A * T * T / C)) ** 2 * math.log(T) ** 2
@@ -119,7 +137,8 @@ def least_loss(largest: float, *constants: float) -> float:
 
 def test_lemma_f21_choice_of_the_learning_rate() -> None:
     """The printed bound, constants 3 and 3, for every μη_max ≤ 1, where 2 and 2 suffice."""
-    rng, worst = np.random.default_rng(2), 0.0
+    rng = np.random.default_rng(2)
+    worst = 0.0
     for _ in range(1500):
         largest = float(10 ** rng.uniform(-4, 0))
         T = float(10 ** rng.uniform(0, 4)) / largest
@@ -134,7 +153,9 @@ def test_lemma_f21_choice_of_the_learning_rate() -> None:
     ("largest", "T", "constants"),
     [(2.0, 1.0, (1.0, 1e-4, 1e4)), (30.0, 3.0, (1.0, 1e-30, 9 * math.exp(-60)))],
 )
-def test_lemma_f21_fails_for_larger_rates(largest: float, T: float, constants: tuple[float, ...]) -> None:
+def test_lemma_f21_fails_for_larger_rates(
+    largest: float, T: float, constants: tuple[float, ...]
+) -> None:
     """As printed, with μη_max > 1: the bound is exceeded; at T = 1 since log T = 0."""
     assert 1 / largest <= T
     assert least_loss(largest, T, *constants) > 1.3 * printed_bound(largest, T, *constants)

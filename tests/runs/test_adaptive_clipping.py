@@ -1,4 +1,6 @@
-"""A clip norm that follows releases, seen from outside: its noise, its recursion, what it may depend on."""
+"""A clip norm that follows releases, seen from outside: its noise, its recursion, what it may
+depend on.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ KEYS = {"mechanism": "bsr", "bands": 2}
 
 def noise_fits(seen: Watched, statement: dict) -> bool:
     """Whether [θ_{t+1} − θ_t − Σ clip_t(x)/m]·m/ζ_t has covariance (σ·sens/a)²·C⁻¹C⁻ᵀ."""
-    m, rule = statement["users_per_round"], statement["statistics"][0]
+    m = statement["users_per_round"]
+    rule = statement["statistics"][0]
     level = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(1 - rule["share"])
     noise = (seen.increments * m - seen.clipped_sums(UPDATES)) / seen.norms[:, None]
     return covariance_fits(noise, STRATEGY, level)
@@ -86,13 +89,17 @@ def test_noise_without_the_price_of_signs_is_rejected(
 
 
 def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> np.ndarray:
-    """ζ_0, … from the signs of earlier rounds and their noise: docs/choosing.md#adaptive-clipping."""
+    """ζ_0, … from the signs of earlier rounds and their noise:
+    docs/choosing.md#adaptive-clipping.
+    """
     m = statement["users_per_round"]
     z = normals(7, Domain.of_part("clipping"), ROUNDS, 1)[:, 0]
     reach = statement["sensitivity"] + statement["rounding"]
     std = statement["noise_multiplier"] * reach / math.sqrt(rule.share)
     shares = 0.5 + (seen.signs(UPDATES) + std * np.linalg.solve(STRATEGY, z)) / (2 * m)
-    norms, zeta, block = [], statement["clip_norm"], []
+    norms = []
+    zeta = statement["clip_norm"]
+    block = []
     for t, share in enumerate(shares):
         norms.append(zeta)
         block.append(share)
@@ -104,7 +111,9 @@ def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> 
 
 def test_the_norm_is_the_recursion_of_noisy_shares_of_earlier_rounds(seen) -> None:
     watched, statement, _ = seen
-    np.testing.assert_allclose(watched.norms, recursion(watched, statement), rtol=1e-8)  # noise is in units
+    np.testing.assert_allclose(
+        watched.norms, recursion(watched, statement), rtol=1e-8
+    )  # noise is in units
 
 
 def test_what_a_user_sends_moves_no_norm_before_the_round_after(seen, tmp_path: Path) -> None:
@@ -164,7 +173,9 @@ def test_a_resumed_run_has_the_same_norms_and_models(every: int, seen, tmp_path:
 
 def test_the_statement_tells_the_rule_and_the_epsilon_of_a_fixed_norm(seen, tmp_path: Path) -> None:
     _, statement, path = seen
-    run_small(tmp_path / "run", dataclasses.replace(moving_run(TASK, **KEYS), clipping=FixedClipping()))
+    run_small(
+        tmp_path / "run", dataclasses.replace(moving_run(TASK, **KEYS), clipping=FixedClipping())
+    )
     fixed = json.loads((tmp_path / "run" / "statement.json").read_text())
     for name in ("epsilon", "epsilon_spent", "mu", "noise_multiplier", "sensitivity"):
         assert statement[name] == pytest.approx(fixed[name], rel=1e-12)

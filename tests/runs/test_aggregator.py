@@ -1,4 +1,6 @@
-"""`PrivateAggregator`: the mechanism without a host gives what it gives around a Flower strategy."""
+"""`PrivateAggregator`: the mechanism without a host gives what it gives around a Flower
+strategy.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,19 @@ def named(update: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """A vector as arrays of the model's shapes."""
     ends = np.cumsum([int(np.prod(shape)) for shape in SHAPES.values()])[:-1]
     return {
-        name: part.reshape(SHAPES[name]) for name, part in zip(SHAPES, np.split(update, ends), strict=True)
+        name: part.reshape(SHAPES[name])
+        for name, part in zip(SHAPES, np.split(update, ends), strict=True)
     }
 
 
 def received(user: int, current: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """What a client of `adding` changes, in float32: it sends a model, and a server takes the difference."""
-    sent = {name: (current[name] + part).astype(np.float32) for name, part in named(update_of(user)).items()}
+    """What a client of `adding` changes, in float32: it sends a model, and a server takes the
+    difference.
+    """
+    sent = {
+        name: (current[name] + part).astype(np.float32)
+        for name, part in named(update_of(user)).items()
+    }
     return {name: array - current[name] for name, array in sent.items()}
 
 
@@ -133,7 +141,9 @@ def test_a_stopped_run_goes_on_in_the_middle_of_a_round(tmp_path: Path) -> None:
 
 
 HOSTILE: dict[str, Any] = {
-    "has no array 'head'": {name: np.zeros(shape) for name, shape in SHAPES.items() if name != "head"},
+    "has no array 'head'": {
+        name: np.zeros(shape) for name, shape in SHAPES.items() if name != "head"
+    },
     "must be numbers of shape": {**named(np.zeros(21)), "head": np.zeros((5, 1))},
     "got <U1": {**named(np.zeros(21)), "head": np.array(list("abcde"))},
     "got object": {**named(np.zeros(21)), "head": np.array([None] * 5)},
@@ -157,7 +167,11 @@ def test_an_update_that_is_wrong_in_any_way_is_zero_for_its_user_alone(tmp_path:
                 for user in others:
                     opened.add(user, named(update_of(IDS.index(user))))
                 released.append(opened.release())
-            failures = (place / "failures.jsonl").read_text() if (place / "failures.jsonl").exists() else ""
+            failures = (
+                (place / "failures.jsonl").read_text()
+                if (place / "failures.jsonl").exists()
+                else ""
+            )
             assert (first in failures) == (what is not zero)
         assert all(np.array_equal(released[0][name], released[1][name]) for name in SHAPES)
 
@@ -235,8 +249,11 @@ def test_the_example_runs_where_flower_is_not_installed(tmp_path: Path) -> None:
     assert in_child(lambda: dying_in_round_seven(tmp_path)) == 9
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_FLOWER % str(EXAMPLE), str(tmp_path)],
-        capture_output=True, text=True, timeout=600, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    )
     assert "the same by callbacks: True" in done.stdout
     assert "modules of flwr: 0" in done.stdout
     slope, offset = map(float, re.findall(r"slope ([-\d.]+), offset ([-\d.]+)", done.stdout)[0])

@@ -1,4 +1,6 @@
-"""What a run or its header may claim of secret cohorts: only what they drew, and enough noise for it."""
+"""What a run or its header may claim of secret cohorts: only what they drew, and enough noise for
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def changed(header: Mapping[str, Any], place: str, value: object) -> dict[str, A
 
 
 @pytest.fixture(scope="module", params=ACCOUNTANTS)
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+def recorded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ledger]:
     """The ledger of a finished run; its own header has a statement."""
     path = tmp_path_factory.mktemp(request.param) / "run"
     run_small(path, small_run(**keys(request.param)))
@@ -42,7 +46,9 @@ def test_too_little_noise_is_found_in_the_header(recorded: Ledger) -> None:
     header = recorded.header
     for name in ("noise_multiplier", "relative_noise_std"):
         header = changed(header, f"plan.{name}", 0.85 * header["plan"][name])
-    with pytest.raises(LedgerError, match=r"the header's amplification does not hold: noise .* must give"):
+    with pytest.raises(
+        LedgerError, match=r"the header's amplification does not hold: noise .* must give"
+    ):
         run_statement(RunHeader.from_dict(header), recorded)
 
 
@@ -58,7 +64,9 @@ def test_too_little_noise_is_found_in_the_header(recorded: Ledger) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_an_accountant_does_not_cover_is_refused(changes: dict[str, object], message: str) -> None:
+def test_what_an_accountant_does_not_cover_is_refused(
+    changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         small_run(**keys("balls-in-bins", **changes))
     assert "\n" not in str(caught.value)
@@ -68,8 +76,16 @@ def test_what_an_accountant_does_not_cover_is_refused(changes: dict[str, object]
     ("accountant", "changes", "message"),
     [
         ("cyclic-poisson", {"bands": 5}, r"p \(bands\) must be at most b=4 .*; got 5"),
-        ("cyclic-poisson", {"mechanism": "square-root", "bands": None}, r"p \(bands\) must be at most b=4"),
-        ("balls-in-bins", {"server_optimizer": "jme-adam"}, r"amplified must be false for .* second moment"),
+        (
+            "cyclic-poisson",
+            {"mechanism": "square-root", "bands": None},
+            r"p \(bands\) must be at most b=4",
+        ),
+        (
+            "balls-in-bins",
+            {"server_optimizer": "jme-adam"},
+            r"amplified must be false for .* second moment",
+        ),
         (
             "balls-in-bins",
             {"mechanism": "cgd", "bands": None, "lambda": -0.5},

@@ -1,7 +1,8 @@
 """Whole runs whose noise counts on secret cohorts: what is added, what is stated, what is refused.
 
-The oracle shares no code with the accountants: it lists every pattern of rounds that a user can have, with
-its probability from the definition of the sampling, and averages (1 − e^(ε − L))₊ over draws of the mixture.
+The oracle shares no code with the accountants: it lists every pattern of rounds that a user can
+have, with its probability from the definition of the sampling, and averages (1 − e^(ε − L))₊ over
+draws of the mixture.
 """
 
 from __future__ import annotations
@@ -38,14 +39,18 @@ def strategy() -> np.ndarray:
 
 
 def patterns(accountant: str) -> list[tuple[tuple[int, ...], float]]:
-    """Every pattern of rounds of one user with its probability; of the first group for cyclic Poisson."""
+    """Every pattern of rounds of one user with its probability; of the first group for cyclic
+    Poisson.
+    """
     rate = COHORT[accountant] / USERS
     turns = [tuple(range(start, ROUNDS, BINS)) for start in range(BINS)]
     if accountant == "balls-in-bins":
         return [(turn, 1 / BINS) for turn in turns]
     if accountant == "cyclic-poisson":
         q = rate * BINS
-        chosen = itertools.chain.from_iterable(itertools.combinations(turns[0], i) for i in range(4))
+        chosen = itertools.chain.from_iterable(
+            itertools.combinations(turns[0], i) for i in range(4)
+        )
         return [(rounds, q ** len(rounds) * (1 - q) ** (3 - len(rounds))) for rounds in chosen]
     q = rate / (1 - rate * (BINS - 1))
     found: list[tuple[tuple[int, ...], float]] = []
@@ -78,7 +83,9 @@ def delta_of(
     rng = np.random.default_rng(11)
     values = []
     for _ in range(draws // 20_000):
-        y = means[rng.choice(len(listed), 20_000, p=weights)] + noise * rng.standard_normal((20_000, ROUNDS))
+        y = means[rng.choice(len(listed), 20_000, p=weights)] + noise * rng.standard_normal(
+            (20_000, ROUNDS)
+        )
         exponents = y @ means.T / noise**2 - (means**2).sum(axis=1) / (2 * noise**2)
         losses = logsumexp(exponents, b=weights, axis=1)
         values.append(np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))
@@ -97,11 +104,14 @@ def increments(path: Path, **changes: object) -> np.ndarray:
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
-def test_the_noise_that_is_added_gives_the_amplified_guarantee(accountant: str, tmp_path: Path) -> None:
+def test_the_noise_that_is_added_gives_the_amplified_guarantee(
+    accountant: str, tmp_path: Path
+) -> None:
     """Measured from released models: δ of the sampler's own patterns is met, and met tightly."""
     values = keys(accountant, noise_seed=9)  # no round of it is empty, so clients see every model
     twin = increments(
-        tmp_path / "twin", **keys(accountant, noise_seed=9, private=False, epsilon=None, amplified=None)
+        tmp_path / "twin",
+        **keys(accountant, noise_seed=9, private=False, epsilon=None, amplified=None),
     )
     noise = increments(tmp_path / "run", **values) - twin
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
@@ -167,7 +177,8 @@ def test_a_stopped_run_states_what_it_spent_so_far_and_resumes_without_calibrati
 
     with Session.start(tmp_path / "run", run) as session:
         schedule = session.cohort_schedule()
-        planned, std = [schedule.cohort(t).tolist() for t in range(ROUNDS)], session.plan.noise_std
+        planned = [schedule.cohort(t).tolist() for t in range(ROUNDS)]
+        std = session.plan.noise_std
         with pytest.raises(Stop):
             run_on_grid(session, InProcessGrid(client_for(session)), stop)
         so_far = session.statement().to_dict()["epsilon_so_far"]

@@ -1,4 +1,6 @@
-"""A released quantity that fedmf does not have needs one file: every path, station and reader knows it."""
+"""A released quantity that fedmf does not have needs one file: every path, station and reader knows
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def means(path: Path) -> np.ndarray:
 
 
 def test_a_wrapped_app_has_those_of_a_run(tmp_path: Path) -> None:
-    run = dataclasses.replace(small_run(APP_TASK, mechanism="bisr", epsilon=20.0), extra_releases=(PART,))
+    run = dataclasses.replace(
+        small_run(APP_TASK, mechanism="bisr", epsilon=20.0), extra_releases=(PART,)
+    )
     same_as_a_run(run, tmp_path)
     assert len(means(tmp_path / "run")) == 12
     np.testing.assert_allclose(means(tmp_path / "app"), means(tmp_path / "run"), atol=1e-5)
@@ -72,9 +76,12 @@ def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
         def of(self, sign: int, norm: float) -> int:
             return int(math.nan if norm > 0.5 else 1 // sign)
 
-    signs, norms = np.array([1, -1, 1, 0]), np.array([0.5, 1.0, 0.2, 0.0])
+    signs = np.array([1, -1, 1, 0])
+    norms = np.array([0.5, 1.0, 0.2, 0.0])
     assert Wild().total(signs, norms) == UNIT - UNIT + 3  # who adds nothing tells nothing
-    assert Wild().total(np.array([1, 1]), np.array([0.7, 0.2])) == 3  # it fails for one user, who adds 0
+    assert (
+        Wild().total(np.array([1, 1]), np.array([0.7, 0.2])) == 3
+    )  # it fails for one user, who adds 0
     assert Broken().total(signs, norms) == 2
     told = ClippedSum(3, 1.0, statistics=[Norm()])
     for lie in (UNIT + 1, -UNIT - 1):

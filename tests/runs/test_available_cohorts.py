@@ -1,4 +1,6 @@
-"""Whole runs of users that come when they can: the contract, resuming, who is connected, withdrawals."""
+"""Whole runs of users that come when they can: the contract, resuming, who is connected,
+withdrawals.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from fedmf.runs.loop import RoundRecord, RoundReport
 from fedmf.runs.run import Run
 from fedmf.runs.session import Session
 
-USERS, ROUNDS = 24, 12
+USERS = 24
+ROUNDS = 12
 
 
 def available_run(**given: object) -> Run:
@@ -39,11 +42,14 @@ class ComingAndGoing(WorkerPool):
 
     def __init__(self, session: Session, there: Callable[[int, int], bool]) -> None:
         super().__init__(session)
-        self.session, self.there = session, there
+        self.session = session
+        self.there = there
 
     def nodes_of(self, users: Mapping[int, str]) -> dict[str, int]:
         t = self.session.server.t
-        return super().nodes_of({index: user for index, user in users.items() if self.there(index, t)})
+        return super().nodes_of(
+            {index: user for index, user in users.items() if self.there(index, t)}
+        )
 
 
 def carried_out(path: Path, run: Run, there: Callable[[int, int], bool]) -> list[RoundReport]:
@@ -82,7 +88,9 @@ def go_on(path: Path, run: Run) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("b", "k"), [(1, 12), (4, 2), (3, 4), (8, 1), (12, 1)])
-def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(b: int, k: int, tmp_path: Path) -> None:
+def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(
+    b: int, k: int, tmp_path: Path
+) -> None:
     """Everybody is connected: m users come unless (k, b) leaves fewer, and then all of those."""
     run = available_run(min_separation=b, max_participations=k)
     run_small(tmp_path / "run", run)
@@ -102,7 +110,9 @@ def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(b: int, k: int
     assert statement["actual_max_participations"] <= k
     assert statement["epsilon_spent"] <= statement["epsilon"] == pytest.approx(8.0, rel=1e-6)
     assert statement["sampling"] == "none: available cohorts, no amplification claimed"
-    assert any("determine whether that user is connected" in text for text in statement["assumptions"])
+    assert any(
+        "determine whether that user is connected" in text for text in statement["assumptions"]
+    )
 
 
 def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path) -> None:
@@ -114,8 +124,12 @@ def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path
     run = available_run(min_separation=2, max_participations=6)
     reports = carried_out(tmp_path / "run", run, there)
     assert [(report.asked, report.present) for report in reports] == [
-        (1, 1), (0, 0), (1, 1), *(3 * [(0, 0)]), *(6 * [(3, 3)]),
-    ]  # fmt: skip
+        (1, 1),
+        (0, 0),
+        (1, 1),
+        *(3 * [(0, 0)]),
+        *(6 * [(3, 3)]),
+    ]
     rounds = joined(tmp_path / "run")
     assert rounds.pop("u005") == [0, 2]
     assert all(int(user[1:]) % 2 == 0 and min(own) >= 6 for user, own in rounds.items())

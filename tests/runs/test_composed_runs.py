@@ -76,7 +76,11 @@ def test_a_record_without_its_key_is_read_with_a_warning(
     shutil.copytree(place / "b", tmp_path / "b")
     (tmp_path / "b" / "noise.key").unlink()
     assert costs_of_run(tmp_path / "b").statement == account(place / "b")
-    assert [line for line in caplog.messages if "cannot be authenticated" in line] == caplog.messages != []
+    assert (
+        [line for line in caplog.messages if "cannot be authenticated" in line]
+        == caplog.messages
+        != []
+    )
 
 
 @pytest.mark.parametrize(

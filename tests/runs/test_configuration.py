@@ -1,4 +1,6 @@
-"""Configurations and the run that they describe: both ways, files, overrides, ranges, what is generated."""
+"""Configurations and the run that they describe: both ways, files, overrides, ranges, what is
+generated.
+"""
 
 from __future__ import annotations
 
@@ -63,13 +65,20 @@ def read_back(run: Run, path: Path) -> Run:
 
 
 def test_every_field_says_what_it_is_and_refuses_other_types_and_numbers_out_of_its_range() -> None:
-    """One table for all keys: whatever is accepted is of the type and within the range that is declared."""
+    """One table for all keys: whatever is accepted is of the type and within the range that is
+    declared.
+    """
     for field in (param.values[0] for param in FIELDS):
         assert isinstance(field, FieldOf)
         assert field.about.description
         if field.default is not None and field.default != "":
             assert field.made(field.default) == field.default
-        wrong = {bool: [0, "true"], int: [True, 2.5, math.nan], float: [True, [0.5]], str: [1, b"a"]}
+        wrong = {
+            bool: [0, "true"],
+            int: [True, 2.5, math.nan],
+            float: [True, [0.5]],
+            str: [1, b"a"],
+        }
         if "tuple" not in str(field.hint):
             for value in wrong[field.type]:
                 with pytest.raises(ValueError, match=rf"{field.name}\)? must be .*; got "):
@@ -92,7 +101,9 @@ def test_every_field_says_what_it_is_and_refuses_other_types_and_numbers_out_of_
     ],
     ids=["positive", "not negative", "open", "half open"],
 )
-def test_ranges_of_numbers_end_where_they_say(about: Field, inside: list[Any], outside: list[Any]) -> None:
+def test_ranges_of_numbers_end_where_they_say(
+    about: Field, inside: list[Any], outside: list[Any]
+) -> None:
     field = FieldOf("x", float, 0.5, about)
     assert all(type(field.made(value)) is float for value in inside)
     for value in outside:
@@ -164,7 +175,10 @@ def test_ranges_of_numbers_end_where_they_say(about: Field, inside: list[Any], o
         ({"privacy.rounds": 1}, "did you mean 'cohorts.rounds'?"),
         ({"zzz": 1}, "unknown configuration key 'zzz'; fedmf options lists all"),
         ({"privacy": 3}, "unknown configuration key 'privacy'; did you mean 'privacy."),
-        ({"execution.kind": "x"}, "[execution] must have no key kind, since it has no kinds; got 'x'."),
+        (
+            {"execution.kind": "x"},
+            "[execution] must have no key kind, since it has no kinds; got 'x'.",
+        ),
     ],
     ids=range(24),
 )
@@ -177,12 +191,17 @@ def test_a_misspelt_key_names_the_nearest() -> None:
         table, _, key = name.partition(".")
         misspelt = f"{table}.{key[0]}q{key[1:]}"
         meant = "mechanism.params" if table == "mechanism" else name
-        assert refusal({misspelt: 1}) == f"unknown configuration key {misspelt!r}; did you mean {meant!r}?"
+        assert (
+            refusal({misspelt: 1})
+            == f"unknown configuration key {misspelt!r}; did you mean {meant!r}?"
+        )
         if "-" in name and table != "mechanism":
             assert f"did you mean {name!r}?" in refusal({name.replace("-", "_"): 1})
 
 
-MNIST = Hub(path="ylecun/mnist", feature_columns=("none",), class_names=("0..9",), input_shape=(1, 28, 28))
+MNIST = Hub(
+    path="ylecun/mnist", feature_columns=("none",), class_names=("0..9",), input_shape=(1, 28, 28)
+)
 RUNS = {
     "all of it": Run(
         task=Classification(Synthetic(users=40, test_fraction=0.1 + 0.2, seed=3), Logistic()),
@@ -228,7 +247,12 @@ def test_overrides_win_and_a_kind_leaves_out_what_only_that_of_the_file_has(tmp_
         "[server]\nmomentum = 0.5\nlearning-rate = 0.2\n"
     )
     assert load_run(path).privacy.requested_epsilon == 4.0
-    there = ["privacy.kind=none", "mechanism.kind=cgd", "mechanism.params=lambda=0.5", "server.kind=adam"]
+    there = [
+        "privacy.kind=none",
+        "mechanism.kind=cgd",
+        "mechanism.params=lambda=0.5",
+        "server.kind=adam",
+    ]
     assert same(
         load_run(path, parse_assignments(there)),
         Run(
@@ -237,7 +261,9 @@ def test_overrides_win_and_a_kind_leaves_out_what_only_that_of_the_file_has(tmp_
             server=Adam(learning_rate=0.2),
         ),
     )
-    assert load_run(path, {"mechanism.kind": "bisr"}).noise.choice == NamedMechanism("bisr", {"bands": 4})
+    assert load_run(path, {"mechanism.kind": "bisr"}).noise.choice == NamedMechanism(
+        "bisr", {"bands": 4}
+    )
     with pytest.raises(ConfigError, match="epsilon is a key of user-level"):
         load_run(path, {"privacy.kind": "none", "privacy.epsilon": 3.0})
 
@@ -254,14 +280,18 @@ def test_overrides_win_and_a_kind_leaves_out_what_only_that_of_the_file_has(tmp_
     ],
     ids=range(6),
 )
-def test_files_that_are_no_configuration_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_that_are_no_configuration_are_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         load_run(path)
     assert "\n" not in str(caught.value)
     for absent in (tmp_path / "absent.toml", tmp_path, tmp_path / ("n" * 300)):
-        with pytest.raises(ConfigError, match=f"cannot read configuration {re.escape(str(absent))}: "):
+        with pytest.raises(
+            ConfigError, match=f"cannot read configuration {re.escape(str(absent))}: "
+        ):
             load_run(absent)
 
 

@@ -19,7 +19,8 @@ from fedmf.runs.tables.configuration import load_run
 
 
 def test_a_new_directory_holds_a_complete_run(tmp_path: Path) -> None:
-    key, place = NoiseKey.from_os(), tmp_path / "deep" / "run"
+    key = NoiseKey.from_os()
+    place = tmp_path / "deep" / "run"
     with create(place, key) as opened:
         assert {CONFIG, KEY, LEDGER} <= set(os.listdir(opened.path))
         header = RunHeader.of(RUN, PLAN, key, ARRAYS)
@@ -48,14 +49,18 @@ def test_the_key_is_readable_by_its_owner_alone(tmp_path: Path, umask: int) -> N
 
 
 def snapshot(root: Path) -> dict[str, bytes | None]:
-    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))}
+    return {
+        str(path): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))
+    }
 
 
 def test_a_directory_with_anything_in_it_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
     before = snapshot(tmp_path)
-    with pytest.raises(ConfigError, match=r"must be new or empty; it contains other files") as caught:
+    with pytest.raises(
+        ConfigError, match=r"must be new or empty; it contains other files"
+    ) as caught:
         create(tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert snapshot(tmp_path) == before
@@ -77,7 +82,9 @@ def test_a_creation_that_fails_half_way_leaves_nothing(
     """In particular no key file: a leftover key could be reused with other data."""
     with monkeypatch.context() as patched:
         patched.setattr(*STEPS[step], fail)
-        with pytest.raises(ConfigError, match=r"output directory .* cannot be created: No space left"):
+        with pytest.raises(
+            ConfigError, match=r"output directory .* cannot be created: No space left"
+        ):
             create(tmp_path / "run")
     assert os.listdir(tmp_path) == []
     create(tmp_path / "run").close()
@@ -87,6 +94,8 @@ def test_the_new_name_is_made_durable(tmp_path: Path, monkeypatch: pytest.Monkey
     """A run whose rounds are on disk must not vanish with the entry of its directory."""
     synced: list[tuple[Path, bool]] = []
     place = tmp_path / "run"
-    monkeypatch.setattr(files, "sync_directory", lambda folder: synced.append((folder, place.exists())))
+    monkeypatch.setattr(
+        files, "sync_directory", lambda folder: synced.append((folder, place.exists()))
+    )
     create(place).close()
     assert synced[-1] == (tmp_path.resolve(), True)

@@ -20,17 +20,24 @@ from fedmf.optim import Sgd
 from fedmf.runs.tasks import Classification
 from fedmf.training import LocalSGD
 
-EXAMPLES, ROUNDS, COHORT, SEED, ZETA = 1438, 12, 120, 5, 0.4
+EXAMPLES = 1438
+ROUNDS = 12
+COHORT = 120
+SEED = 5
+ZETA = 0.4
 #: One step on one example with learning rate 1: the update is minus the gradient.
 GRADIENT = LocalSGD(epochs=1, batch_size=1, learning_rate=1.0)
-#: θ and the local step are float32: twelve rounds of updates of norm below 0.4, of models of norm about 5.
+#: θ and the local step are float32: twelve rounds of updates of norm below 0.4, of models of norm
+#: about 5.
 TOLERANCE = 2e-6
 
 
 def central(cohorts: Cohorts | None = None, mechanism: str = "bisr", **changes: object) -> Run:
     """Training on single digits, as the papers do."""
     values = {
-        "task": Classification(Digits(users=EXAMPLES, partition="each-example"), Mlp(hidden_units=(16,))),
+        "task": Classification(
+            Digits(users=EXAMPLES, partition="each-example"), Mlp(hidden_units=(16,))
+        ),
         "cohorts": cohorts or CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT),
         "privacy": UserLevel(epsilon=8.0, delta=1e-5, clip_norm=ZETA, noise_seed=SEED),
         "mechanism": NamedMechanism(mechanism),
@@ -41,11 +48,15 @@ def central(cohorts: Cohorts | None = None, mechanism: str = "bisr", **changes: 
 
 
 def reference(run: Run) -> torch.Tensor:
-    """DP-SGD with correlated noise and momentum, plainly: float64, autograd example by example, dense C⁻¹."""
-    plan, task = fedmf.plan(run), run.task_source.build()
+    """DP-SGD with correlated noise and momentum, plainly: float64, autograd example by example,
+    dense C⁻¹.
+    """
+    plan = fedmf.plan(run)
+    task = run.task_source.build()
     module = task.model.module.double()
     features, labels = task.dataset.examples(np.arange(EXAMPLES))
-    d, n = task.model.dimension, ROUNDS
+    d = task.model.dimension
+    n = ROUNDS
     z = torch.from_numpy(normals(SEED, Domain.TRAINING, n, d))
     noise = torch.linalg.inv(torch.from_numpy(plan.mechanism.factorization.materialize())) @ z
     schedule = run.schedule(NoiseKey.from_seed(SEED).cohort_seed())

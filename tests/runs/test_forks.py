@@ -1,4 +1,6 @@
-"""A run that was stopped, killed or copied: each process draws fresh noise, all of it that of the plan."""
+"""A run that was stopped, killed or copied: each process draws fresh noise, all of it that of the
+plan.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from fedmf.release.private_server import PrivateServer
 from fedmf.runs.run import Run
 from fedmf.runs.session import Session
 
-DIMENSION, ROUNDS, COPIED = 10_000, 12, 5
+DIMENSION = 10_000
+ROUNDS = 12
+COPIED = 5
 TASK = linear_task(24, DIMENSION)
 FORMS = {
     "banded inverse": {"mechanism": "bisr", "bands": 4},
@@ -42,7 +46,9 @@ def run_with(form: str, **keys: object) -> Run:
 
 
 def noise_of(session: Session, stop: int) -> np.ndarray:
-    """What rounds without a reply add up to this one: their noise alone, in units of the plan's scale."""
+    """What rounds without a reply add up to this one: their noise alone, in units of the plan's
+    scale.
+    """
     steps = []
     while session.server.t < stop:
         before = session.server.parameters
@@ -69,8 +75,12 @@ def matrix_of(path: Path, run: Run) -> np.ndarray:
 
 @pytest.mark.parametrize("every", [3])
 @pytest.mark.parametrize("form", FORMS)
-def test_noise_over_interruptions_is_that_of_the_plan(tmp_path: Path, form: str, every: int) -> None:
-    """Stopped after 4, 5 and 9 rounds; with states kept in every third round, rounds are lost each time."""
+def test_noise_over_interruptions_is_that_of_the_plan(
+    tmp_path: Path, form: str, every: int
+) -> None:
+    """Stopped after 4, 5 and 9 rounds; with states kept in every third round, rounds are lost each
+    time.
+    """
     run = run_with(form, checkpoint_every=every)
     noise = continued(tmp_path / "run", run, [4, 5, 9, ROUNDS])
     C = matrix_of(tmp_path / "run", run)
@@ -80,12 +90,15 @@ def test_noise_over_interruptions_is_that_of_the_plan(tmp_path: Path, form: str,
 
 @pytest.mark.parametrize("form", FORMS)
 def test_copies_release_through_the_stacked_matrix(tmp_path: Path, form: str) -> None:
-    """Y = M⁻¹z with M = [[C11, 0, 0], [C21, C22, 0], [C21, 0, C22]] of all that both copies release."""
+    """Y = M⁻¹z with M = [[C11, 0, 0], [C21, C22, 0], [C21, 0, C22]] of all that both copies
+    release.
+    """
     run = run_with(form)
     common = continued(tmp_path / "a", run, [COPIED])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     branches = [continued(tmp_path / name, run, [8, ROUNDS]) for name in "ab"]
-    C, T = matrix_of(tmp_path / "a", run), COPIED
+    C = matrix_of(tmp_path / "a", run)
+    T = COPIED
     zero = np.zeros((ROUNDS - T, ROUNDS - T))
     M = np.block(
         [
@@ -95,11 +108,15 @@ def test_copies_release_through_the_stacked_matrix(tmp_path: Path, form: str) ->
         ]
     )
     assert covariance_fits(np.vstack([common, *branches]), M, 1.0)
-    assert not covariance_fits(np.vstack([common, branches[0], branches[0]]), M, 1.0), "the same noise twice"
+    assert not covariance_fits(np.vstack([common, branches[0], branches[0]]), M, 1.0), (
+        "the same noise twice"
+    )
 
 
 def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:
-    """Its digest is not on this branch's record; and were it, its noise would not be that of the openings."""
+    """Its digest is not on this branch's record; and were it, its noise would not be that of the
+    openings.
+    """
     run = run_with("banded inverse")
     continued(tmp_path / "a", run, [COPIED])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -111,7 +128,8 @@ def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:
         assert foreign is not None
         session.directory.ledger.state = lambda: foreign  # type: ignore[method-assign]
         optimizer = run.optimizer_source.build((), ROUNDS)
-        ledger, key = session.directory.ledger, session.directory.key
+        ledger = session.directory.ledger
+        key = session.directory.key
         server = PrivateServer(session.plan, ledger, key, torch.zeros(DIMENSION), optimizer)
         with pytest.raises(ValueError, match=r"eras .of the saved noise. must be"):
             server.restore()

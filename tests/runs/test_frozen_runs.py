@@ -1,4 +1,6 @@
-"""Runs of models with frozen and tied parameters on dictionaries of tensors: noise, records, export."""
+"""Runs of models with frozen and tied parameters on dictionaries of tensors: noise, records,
+export.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ def run_of(module: type[nn.Module] = MaskedWords, **named: object) -> fedmf.Run:
     return small_run(masked_task(SIZES, module), users=len(SIZES), cohort_size=4, rounds=3, **named)
 
 
-@pytest.mark.parametrize(("messages", "mechanism"), [("aggregate", "bisr"), ("per-user", "identity")])
+@pytest.mark.parametrize(
+    ("messages", "mechanism"), [("aggregate", "bisr"), ("per-user", "identity")]
+)
 def test_noise_ledger_and_messages_have_the_trained_dimension(
     messages: str, mechanism: str, tmp_path: Path
 ) -> None:
     """The released models are, to the bit, those of a module that knows of no constants at all."""
-    recorder, unknown = Recorder(), Recorder()
+    recorder = Recorder()
+    unknown = Recorder()
     keys = {"messages": messages, "mechanism": mechanism}
     run = run_of(**keys)
     released = run_small(tmp_path / "a", run, lambda session: client_for(session, recorder))
@@ -37,4 +42,7 @@ def test_noise_ledger_and_messages_have_the_trained_dimension(
     assert (released != noiseless).all(), "noise in every coordinate"
     with fedmf.resume(run, tmp_path / "a") as session:
         assert session.directory.header.dimension == TRAINED
-        assert [name for name, _ in session.directory.header.arrays] == ["embedding.weight", "head.bias"]
+        assert [name for name, _ in session.directory.header.arrays] == [
+            "embedding.weight",
+            "head.bias",
+        ]

@@ -1,4 +1,6 @@
-"""What is released has the same bits on a GPU and on a processor, and a run may move between them."""
+"""What is released has the same bits on a GPU and on a processor, and a run may move between
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from support.triton_worker import needs_gpu, needs_triton
 
 from fedmf.runs.session import Session
 
-ROUNDS, ENTRIES = 12, 3001
+ROUNDS = 12
+ENTRIES = 3001
 TASK = linear_task(24, ENTRIES)
 FORMS = {
     "no noise": {"private": False},
@@ -35,7 +38,9 @@ def released(form: str, path: Path, devices: list[str]) -> list[torch.Tensor]:
             for t in range(place * each, (place + 1) * each):
                 total = session.server.new_sum()
                 numbers = torch.Generator().manual_seed(t)
-                total.fixed_point.copy_(torch.randint(-(2**40), 2**40, (ENTRIES,), generator=numbers))
+                total.fixed_point.copy_(
+                    torch.randint(-(2**40), 2**40, (ENTRIES,), generator=numbers)
+                )
                 session.server.release(total, [])
     return [release.mean.cpu() for release in optimizer.seen]
 

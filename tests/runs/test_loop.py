@@ -1,4 +1,6 @@
-"""The one loop of rounds: without Flower and with it, and what a kill between two of its steps loses."""
+"""The one loop of rounds: without Flower and with it, and what a kill between two of its steps
+loses.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ sys.exit(run(["simulate", config, "--out", other, "--engine", "ray"]))
 
 
 def test_a_run_needs_no_flower_and_what_needs_it_says_so_in_a_line(tmp_path: Path) -> None:
-    config, run, other = write_config(tmp_path / "small.toml"), tmp_path / "run", tmp_path / "ray"
+    config = write_config(tmp_path / "small.toml")
+    run = tmp_path / "run"
+    other = tmp_path / "ray"
     command = [sys.executable, "-c", WITHOUT_FLOWER, str(config), str(run), str(other)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert "slow to import: []" in done.stdout, done.stderr
@@ -67,7 +71,8 @@ def test_clients_are_told_what_messages_would_tell_and_the_bits_are_the_same(
 ) -> None:
     run = small_run(messages=messages, rounds=6)
     sent: dict[str, list[SentMessage]] = {"here": [], "grid": []}
-    models, reports = dict[str, np.ndarray](), dict[str, list[RoundReport]]()
+    models = dict[str, np.ndarray]()
+    reports = dict[str, list[RoundReport]]()
     for name, told in sent.items():
         reports[name] = []
         with fedmf.start(run, tmp_path / name) as session, watched_messages(told.append):
@@ -93,7 +98,9 @@ def test_clients_are_told_what_messages_would_tell_and_the_bits_are_the_same(
 def test_code_that_fails_outside_a_users_training_makes_zeros_and_never_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: str
 ) -> None:
-    run, train, reports = small_run(messages=messages, rounds=6), Request.trained, list[RoundReport]()
+    run = small_run(messages=messages, rounds=6)
+    train = Request.trained
+    reports = list[RoundReport]()
 
     def failing(request, trainer, sums):  # type: ignore[no-untyped-def]
         if request.t == 1:

@@ -26,7 +26,9 @@ def example() -> ModuleType:
     return module
 
 
-def test_the_program_runs_privately_in_rounds_and_resumes(example: ModuleType, tmp_path: Path) -> None:
+def test_the_program_runs_privately_in_rounds_and_resumes(
+    example: ModuleType, tmp_path: Path
+) -> None:
     run = example.run
     digest = run.task.model.constants_digest()
     with fedmf.start(run, tmp_path / "run") as session:

@@ -27,7 +27,9 @@ def umask(mask: int) -> Iterator[None]:
 
 
 def modes(folder: Path) -> dict[str, int]:
-    return {str(place.relative_to(folder)): place.lstat().st_mode & 0o777 for place in folder.rglob("*")}
+    return {
+        str(place.relative_to(folder)): place.lstat().st_mode & 0o777 for place in folder.rglob("*")
+    }
 
 
 def check_closed(folder: Path, expected: set[str]) -> None:
@@ -49,11 +51,23 @@ def test_a_run_and_a_stream_are_for_their_owner(tmp_path: Path, mask: int, pictu
     with umask(mask):
         assert run(["simulate", str(config), "--out", str(tmp_path / "run")]) == 0
         assert run(["stream", "--input", str(rows), *budget, *output]) == 0
-    check_closed(tmp_path / "run", {
-        "config.toml", "noise.key", "ledger.sqlite", "ledger.sqlite.lock", "ledger.sqlite-mark",
-        "metrics.parquet", "learning-curve.png", "statement.json", "statement.txt",
-    })  # fmt: skip
-    check_closed(tmp_path / "state", {"noise.key", "stream.sqlite", "stream.sqlite-mark", "operator.json"})
+    check_closed(
+        tmp_path / "run",
+        {
+            "config.toml",
+            "noise.key",
+            "ledger.sqlite",
+            "ledger.sqlite.lock",
+            "ledger.sqlite-mark",
+            "metrics.parquet",
+            "learning-curve.png",
+            "statement.json",
+            "statement.txt",
+        },
+    )
+    check_closed(
+        tmp_path / "state", {"noise.key", "stream.sqlite", "stream.sqlite-mark", "operator.json"}
+    )
 
 
 def test_opening_takes_from_others_what_they_could_read(tmp_path: Path) -> None:

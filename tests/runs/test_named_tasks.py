@@ -1,4 +1,6 @@
-"""Tasks made of [data] and [model] by kind: trained from a file, judged by their own metrics everywhere."""
+"""Tasks made of [data] and [model] by kind: trained from a file, judged by their own metrics
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,11 @@ def test_a_file_says_what_is_learnt(
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("classification", {}, "must suit task 'classification': class numbers as labels; got a data set"),
+        (
+            "classification",
+            {},
+            "must suit task 'classification': class numbers as labels; got a data set",
+        ),
         ("next-token", {}, "must suit task 'next-token': tokens as features"),
         ("multi-label", {}, "must suit task 'multi-label': two or more columns of numbers 0 and 1"),
         ("multi-label", {"label-columns": "y,p"}, "labels of task 'multi-label' must be 0 or 1"),
@@ -119,7 +125,8 @@ class TinyTokens(Architecture):
     pooled: bool = False
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
-        embedding, output = nn.Embedding(vocabulary, 8), nn.Linear(8, outputs)
+        embedding = nn.Embedding(vocabulary, 8)
+        output = nn.Linear(8, outputs)
         return nn.Sequential(embedding, *([MeanPosition()] if self.pooled else []), output)
 
 
@@ -143,7 +150,11 @@ def texts(folder: Path, labels: dict[str, Any]) -> dict[str, Any]:
 
 TOKENS: dict[str, tuple[type[NamedTask], dict[str, Any], list[str]]] = {
     "next token": (NextToken, {}, ["perplexity", "token_accuracy"]),
-    "classes": (Classification, {"label_column": "mood", "class_names": ("yes", "no")}, ["accuracy"]),
+    "classes": (
+        Classification,
+        {"label_column": "mood", "class_names": ("yes", "no")},
+        ["accuracy"],
+    ),
 }
 
 
@@ -159,7 +170,8 @@ def test_texts_are_learnt_and_judged(name: str, tmp_path: Path) -> None:
         client=LocalSGD(learning_rate=1.0),
     )
     result = fedmf.simulate(run, tmp_path / "run")
-    first, last = result.metrics[0], result.metrics[12]
+    first = result.metrics[0]
+    last = result.metrics[12]
     assert set(last) == {"loss", *names, "epsilon"}
     assert last["loss"] < first["loss"]
     if "perplexity" in names:

@@ -1,4 +1,6 @@
-"""A callback after each round: after commits only, again after resuming, and when it ends the run."""
+"""A callback after each round: after commits only, again after resuming, and when it ends the
+run.
+"""
 
 from __future__ import annotations
 

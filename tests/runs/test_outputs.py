@@ -49,7 +49,10 @@ def test_metrics_have_the_columns_of_their_task(tmp_path: Path) -> None:
     row = {"loss": 1.0, "mae": 0.5, "epsilon": 2.0}
     write_metrics(tmp_path, {0: row}, named)
     (read,) = pd.read_parquet(tmp_path / METRICS).to_dict("records")
-    assert {name: value for name, value in read.items() if not math.isnan(value)} == {"round": 0, **row}
+    assert {name: value for name, value in read.items() if not math.isnan(value)} == {
+        "round": 0,
+        **row,
+    }
     assert list(read) == ["round", *named]
 
 

@@ -41,7 +41,9 @@ def released(path: Path) -> int:
     return last + 1
 
 
-def test_resumed_bit_for_bit_and_only_with_the_same_parts(example: ModuleType, tmp_path: Path) -> None:
+def test_resumed_bit_for_bit_and_only_with_the_same_parts(
+    example: ModuleType, tmp_path: Path
+) -> None:
     run = dataclasses.replace(example.run, privacy=fedmf.UserLevel(noise_seed=3))
     whole = fedmf.simulate(run, tmp_path / "whole")
 
@@ -54,16 +56,22 @@ def test_resumed_bit_for_bit_and_only_with_the_same_parts(example: ModuleType, t
         ConfigError, match=r"task was given as an object .*Linear.*fedmf\.recorded_run\(path, task="
     ):
         fedmf.recorded_run(tmp_path / "stopped")
-    with pytest.raises(ConfigError, match=r"optimizer was given as an object \(own_parts\.SignMomentum\)"):
+    with pytest.raises(
+        ConfigError, match=r"optimizer was given as an object \(own_parts\.SignMomentum\)"
+    ):
         fedmf.recorded_run(tmp_path / "stopped", task=example.ink())
     other = dataclasses.replace(run, server=fedmf.Sgd())
     with pytest.raises(ConfigError, match=r"its server\.kind is 'given', not 'sgd'"):
         fedmf.resume(other, tmp_path / "stopped")
     smaller = dataclasses.replace(run, mechanism=Toeplitz([1.0, 0.5], 60))
-    with pytest.raises(ConfigError, match=r"its mechanism\.choice\.factorization\.coefficients differs"):
+    with pytest.raises(
+        ConfigError, match=r"its mechanism\.choice\.factorization\.coefficients differs"
+    ):
         fedmf.resume(smaller, tmp_path / "stopped")
     renamed = dataclasses.replace(example.ink().dataset, user_ids=[f"x{u}" for u in range(120)])
-    with pytest.raises(ConfigError, match=r"stopped holds another run: its task\.users is '120 with ids"):
+    with pytest.raises(
+        ConfigError, match=r"stopped holds another run: its task\.users is '120 with ids"
+    ):
         fedmf.resume(
             dataclasses.replace(run, task=dataclasses.replace(example.ink(), dataset=renamed)),
             tmp_path / "stopped",
@@ -86,6 +94,8 @@ class Dishonest(Toeplitz):
 
 def test_what_an_object_says_of_its_sensitivity_is_not_trusted(example: ModuleType) -> None:
     honest = fedmf.plan(dataclasses.replace(example.run, mechanism=Toeplitz([1.0, 0.5, 0.25], 60)))
-    claimed = fedmf.plan(dataclasses.replace(example.run, mechanism=Dishonest([1.0, 0.5, 0.25], 60)))
+    claimed = fedmf.plan(
+        dataclasses.replace(example.run, mechanism=Dishonest([1.0, 0.5, 0.25], 60))
+    )
     assert claimed.sensitivity == honest.sensitivity
     assert claimed.noise_std == honest.noise_std

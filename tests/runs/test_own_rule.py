@@ -21,7 +21,8 @@ DIMENSION = 5
 class InPlace:
     """Momentum as many write it: state and parameters are changed where they are."""
 
-    second_moment, second_form = None, "per-user"
+    second_moment = None
+    second_form = "per-user"
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         return {"velocity": torch.zeros_like(parameters)}
@@ -46,10 +47,16 @@ class Returning(InPlace):
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ((torch.zeros(DIMENSION + 1), {}), r"step \(of Returning\) must return torch.float32 parameters"),
+        (
+            (torch.zeros(DIMENSION + 1), {}),
+            r"step \(of Returning\) must return torch.float32 parameters",
+        ),
         ((torch.zeros(DIMENSION, dtype=torch.float64), {}), "got torch.float64 of shape"),
         ((None, {}), "got None. Nothing was released"),
-        ((torch.zeros(DIMENSION), {"velocity": 3.0}), r"step \(of the optimizer\) must return its state as"),
+        (
+            (torch.zeros(DIMENSION), {"velocity": 3.0}),
+            r"step \(of the optimizer\) must return its state as",
+        ),
         ((torch.zeros(DIMENSION), None), "must return its state as tensors by name; got None"),
     ],
 )

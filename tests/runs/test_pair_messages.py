@@ -1,4 +1,6 @@
-"""The pair in whole runs: hostile workers, both kinds of message, resuming, budgets of single users."""
+"""The pair in whole runs: hostile workers, both kinds of message, resuming, budgets of single
+users.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ BAD_SLICES = {
 
 
 @pytest.mark.parametrize("kind", BAD_SLICES)
-def test_a_hostile_slice_is_refused_whole_and_uses_up_both_rows_of_noise(kind: str, tmp_path: Path) -> None:
+def test_a_hostile_slice_is_refused_whole_and_uses_up_both_rows_of_noise(
+    kind: str, tmp_path: Path
+) -> None:
     keys = {"workers": 2}
     spoilt: list[set[str]] = []
     reports: list[RoundReport] = []
@@ -54,9 +58,12 @@ def test_a_hostile_slice_is_refused_whole_and_uses_up_both_rows_of_noise(kind: s
         spoilt.append(users)
         return with_parts(request, reply, **BAD_SLICES[kind][0])  # type: ignore[arg-type]
 
-    bad, good = RecordedPair(BLOCKS), RecordedPair(BLOCKS)
+    bad = RecordedPair(BLOCKS)
+    good = RecordedPair(BLOCKS)
     spoiling = pair_run(bad, TASK, **keys)
-    run_small(tmp_path / "bad", spoiling, lambda s: tampering(client_for(s), tamper), reports.append)
+    run_small(
+        tmp_path / "bad", spoiling, lambda s: tampering(client_for(s), tamper), reports.append
+    )
     failures = [failure for report in reports for failure in report.failures]
     assert {failure.user for failure in failures} == spoilt[0]
     assert all(re.search(BAD_SLICES[kind][1], failure.reason) for failure in failures)

@@ -30,7 +30,8 @@ from fedmf.runs.plan import plan_of
 from fedmf.runs.simulation import Request
 
 Matrix = NDArray[np.float64]
-N, ZETA = 5, 0.3
+N = 5
+ZETA = 0.3
 KEYS = {
     "rounds": N,
     "users": 24,
@@ -46,7 +47,9 @@ def pair_plan(moment: SecondMoment, form: str, **keys: object) -> tuple[Plan, Re
 
 
 def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple[Matrix, Matrix]:
-    """What is released when the users of round t send the rows of rounds[t], unclipped; noise of one seed."""
+    """What is released when the users of round t send the rows of rounds[t], unclipped; noise of
+    one seed.
+    """
     optimizer.seen.clear()
     claim_task_identity()
     ledger = SimpleNamespace(
@@ -55,14 +58,17 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         opening=lambda: SimpleNamespace(first_round=0, fresh=bytes(32)),
         released=0,
         commit_round=lambda *_: None,
-        check_round=lambda *_: None,  # as the commit: who may take part is not what is measured here
+        check_round=lambda *_: (
+            None
+        ),  # as the commit: who may take part is not what is measured here
     )
     d = rounds[0].shape[1]
     initial = torch.zeros(d, dtype=torch.float64)  # so that the release is not rounded to float32
     server = PrivateServer(plan, ledger, NoiseKey.from_seed(1), initial, optimizer)  # type: ignore[arg-type]
     for t, rows in enumerate(rounds):
         names = [f"u{i}" for i in range(len(rows))]
-        worker, total = server.sums.empty(), server.new_sum()
+        worker = server.sums.empty()
+        total = server.new_sum()
         worker.add_updates(torch.from_numpy(rows))
         request = Message(
             request_content(ArrayRecord(), Request(torch.zeros(d), t, tuple(names), True)),
@@ -78,10 +84,14 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
 
 
 def spread(plan: Plan, one: tuple[Matrix, Matrix], other: tuple[Matrix, Matrix]) -> float:
-    """√(‖C₁D‖² + λ‖C₂E‖²) of two runs with the same noise, which cancels, over the stated sensitivity."""
-    m, second = plan.users_per_round, plan.second
+    """√(‖C₁D‖² + λ‖C₂E‖²) of two runs with the same noise, which cancels, over the stated
+    sensitivity.
+    """
+    m = plan.users_per_round
+    second = plan.second
     assert second is not None
-    C_1, C_2 = plan.mechanism.factorization.materialize(), second.factorization.materialize()
+    C_1 = plan.mechanism.factorization.materialize()
+    C_2 = second.factorization.materialize()
     first = np.sum((C_1 @ (one[0] - other[0]) * m) ** 2)
     square = first + second.weight * np.sum((C_2 @ (one[1] - other[1]) * m) ** 2)
     return float(np.sqrt(square)) * plan.noise_multiplier / plan.noise_std
@@ -93,21 +103,29 @@ def patterns(plan: Plan) -> list[tuple[int, ...]]:
         pattern
         for size in range(1, part.max_participations + 1)
         for pattern in itertools.combinations(range(N), size)
-        if all(later - earlier >= part.min_separation for earlier, later in itertools.pairwise(pattern))
+        if all(
+            later - earlier >= part.min_separation for earlier, later in itertools.pairwise(pattern)
+        )
     ]
 
 
-def worst_found(moment: SecondMoment, form: str, adjacency: str, **keys: object) -> tuple[float, Plan]:
-    """The largest spread over one user's contributions, all of it computed by the code that runs use.
+def worst_found(
+    moment: SecondMoment, form: str, adjacency: str, **keys: object
+) -> tuple[float, Plan]:
+    """The largest spread over one user's contributions, all of it computed by the code that runs
+    use.
 
-    Starts are users that send (x, y) on a grid in every round of every pattern; the best goes on by random
-    search in all its rounds. Other users make the mean as long as it can be.
+    Starts are users that send (x, y) on a grid in every round of every pattern; the best goes on by
+    random search in all its rounds. Other users make the mean as long as it can be.
     """
     plan, optimizer = pair_plan(moment, form, adjacency=adjacency, **keys)
-    d, m = moment.dimension, plan.users_per_round
+    d = moment.dimension
+    m = plan.users_per_round
     rng = np.random.default_rng(0)
     others = (
-        np.tile(np.eye(d)[0] * 9.0, (m - 1, 1)) if form == "squared-mean" else rng.normal(size=(m - 1, d))
+        np.tile(np.eye(d)[0] * 9.0, (m - 1, 1))
+        if form == "squared-mean"
+        else rng.normal(size=(m - 1, d))
     )
 
     def value(pattern: tuple[int, ...], x: Matrix, y: Matrix) -> float:
@@ -123,26 +141,32 @@ def worst_found(moment: SecondMoment, form: str, adjacency: str, **keys: object)
         return y if adjacency == "replace-one" else np.zeros_like(y)
 
     longest = [*patterns(plan)[-1:], tuple(range(0, N, plan.participation.min_separation))]
-    best, state = 0.0, None
+    best = 0.0
+    state = None
     angles = np.linspace(0, np.pi / 4, 7)
     for pattern in dict.fromkeys(longest):
         for angle in angles:
             x = np.zeros((len(pattern), d))
-            x[:, 0], x[:, 1] = np.cos(angle), np.sin(angle)
+            x[:, 0] = np.cos(angle)
+            x[:, 1] = np.sin(angle)
             y = np.zeros_like(x)
-            y[:, 0], y[:, 1] = -np.sin(angle), -np.cos(angle)
+            y[:, 0] = -np.sin(angle)
+            y[:, 1] = -np.cos(angle)
             if angle == 0:
                 y = -x
             found = value(pattern, 5 * x, neighbour(5 * y))
             if found > best:
-                best, state = found, (pattern, x, y)
+                best = found
+                state = (pattern, x, y)
     assert state is not None
     pattern, x, y = state
     for step in np.geomspace(0.5, 0.01, 25):
         u, v = (z + step * rng.normal(size=z.shape) for z in (x, y))
         found = value(pattern, 5 * u, neighbour(5 * v))
         if found > best:
-            best, x, y = found, u, v
+            best = found
+            x = u
+            y = v
     return best, plan
 
 
@@ -154,7 +178,9 @@ def worst_found(moment: SecondMoment, form: str, adjacency: str, **keys: object)
 def test_no_user_moves_the_pair_further_than_stated(
     moment: SecondMoment, importance: float, adjacency: str
 ) -> None:
-    """And the stated value is close to the worst user found: C₁ and C₂ are correlated and differ."""
+    """And the stated value is close to the worst user found: C₁ and C₂ are correlated and
+    differ.
+    """
     found, plan = worst_found(moment, "per-user", adjacency, second_moment_importance=importance)
     assert plan.second is not None
     assert plan.mechanism.factorization.bands == plan.second.factorization.bands == 2
@@ -169,8 +195,12 @@ def test_no_user_moves_the_square_of_the_mean_further_than_stated(adjacency: str
     assert 0.9 <= found <= 1 + 1e-9
 
 
-def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A random cohort may be three times the planned: the mean is projected before it is squared."""
+def test_more_users_than_planned_cannot_lengthen_the_squared_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A random cohort may be three times the planned: the mean is projected before it is
+    squared.
+    """
     plan, optimizer = pair_plan(BlockEnergies([2]), "squared-mean", second_moment_importance=20.0)
     crowd = np.tile([[1.0, 0.0]], (24, 1))
 
@@ -192,14 +222,21 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: p
     assert moved() > 1.0
 
 
-@pytest.mark.parametrize(("form", "adjacency"), [("per-user", "zero-out"), ("squared-mean", "replace-one")])
+@pytest.mark.parametrize(
+    ("form", "adjacency"), [("per-user", "zero-out"), ("squared-mean", "replace-one")]
+)
 def test_the_chosen_weight_has_the_least_predicted_error(form: str, adjacency: str) -> None:
-    """d·τ₁²‖A₁C₁⁻¹‖²/ζ² + m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴ with dense matrices, for other weights of the same matrices."""
-    plan, _ = pair_plan(BlockEnergies([3, 4]), form, adjacency=adjacency, second_moment_importance=1.0)
+    """d·τ₁²‖A₁C₁⁻¹‖²/ζ² + m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴ with dense matrices, for other weights of the same
+    matrices.
+    """
+    plan, _ = pair_plan(
+        BlockEnergies([3, 4]), form, adjacency=adjacency, second_moment_importance=1.0
+    )
     assert plan.second is not None
     A_1 = np.tril(np.ones((N, N)))
     A_2 = np.tril(0.5 ** np.abs(np.subtract.outer(np.arange(N), np.arange(N))))
-    C_1, C_2 = plan.mechanism.factorization.materialize(), plan.second.factorization.materialize()
+    C_1 = plan.mechanism.factorization.materialize()
+    C_2 = plan.second.factorization.materialize()
     costs = [np.sum((A @ np.linalg.inv(C)) ** 2) for A, C in ((A_1, C_1), (A_2, C_2))]
 
     def error(scale: float) -> float:

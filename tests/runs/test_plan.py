@@ -22,9 +22,12 @@ KEYS = [
 
 
 def epsilon_by_enumeration(run: Run, plan: Plan, released: int) -> float:
-    """ε of the worst pattern against what the first rounds show: the leading block of C, densely."""
+    """ε of the worst pattern against what the first rounds show: the leading block of C,
+    densely.
+    """
     block = plan.mechanism.factorization.materialize()[:released, :released]
-    b, k = run.participation.min_separation, run.participation.max_participations
+    b = run.participation.min_separation
+    k = run.participation.max_participations
     worst = 0.0
     for size in range(1, k + 1):
         for pattern in itertools.combinations(range(released), size):
@@ -44,7 +47,9 @@ def test_epsilon_so_far_is_that_of_the_leading_block(keys: dict) -> None:
     for released in range(1, run.cohorts.rounds + 1):
         expected = epsilon_by_enumeration(run, plan, released)
         assert plan.epsilon_after(released) == pytest.approx(expected, rel=1e-6), released
-    assert plan.epsilon_after(run.cohorts.rounds) == pytest.approx(run.privacy.requested_epsilon, rel=1e-6)
+    assert plan.epsilon_after(run.cohorts.rounds) == pytest.approx(
+        run.privacy.requested_epsilon, rel=1e-6
+    )
 
 
 def test_without_privacy_nothing_is_promised() -> None:
@@ -57,7 +62,9 @@ def test_without_privacy_nothing_is_promised() -> None:
 def test_a_plan_survives_the_ledgers_header_bit_for_bit(keys: dict) -> None:
     run = small_run(**keys)
     plan = fedmf.plan(run)
-    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())), **numbers_of(run.privacy, run.cohorts, ()))
+    again = Plan.from_dict(
+        json.loads(json.dumps(plan.to_dict())), **numbers_of(run.privacy, run.cohorts, ())
+    )
     assert again.to_dict() == plan.to_dict()
     assert again.noise_std == plan.noise_std
     assert np.array_equal(

@@ -1,4 +1,6 @@
-"""The units of a plan: one W for all that a round releases, and records that understate it are refused."""
+"""The units of a plan: one W for all that a round releases, and records that understate it are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,9 @@ def test_counts_of_adaptive_clipping_are_released_in_fine_units() -> None:
 
 
 def test_large_statistics_without_noise_do_not_overflow() -> None:
-    """Fine units are for noise alone: sums of 2²⁰ a user in units of 2⁻³¹ pass 2⁶³ at 4,096 users."""
+    """Fine units are for noise alone: sums of 2²⁰ a user in units of 2⁻³¹ pass 2⁶³ at 4,096
+    users.
+    """
     run = small_run(private=False, mechanism="identity")
     run = dataclasses.replace(run, extra_releases=(MeanNorm(share=0.2),))
     plan = fedmf.plan(run)

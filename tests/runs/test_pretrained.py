@@ -1,4 +1,6 @@
-"""Runs that start from a file of tensors: θ_0 is the file's, which is public and does not change."""
+"""Runs that start from a file of tensors: θ_0 is the file's, which is public and does not
+change.
+"""
 
 import dataclasses
 import hashlib
@@ -35,21 +37,29 @@ def run() -> Run:
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
 def test_training_starts_from_the_file(suffix: str, run: Run, tmp_path: Path) -> None:
-    file, tensors = tmp_path / f"model.{suffix}", state(run)
+    file = tmp_path / f"model.{suffix}"
+    tensors = state(run)
     write_tensors(file, tensors, {})
     with fedmf.start(starting(run, file), tmp_path / "run") as session:
         expected = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
         assert torch.equal(session.server.parameters, expected)
-        declared = {entry["name"]: entry for entry in session.statement().to_dict()["public_inputs"]}
+        declared = {
+            entry["name"]: entry for entry in session.statement().to_dict()["public_inputs"]
+        }
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert declared["initial parameters"]["value"] == f"model.{suffix}, SHA-256 {digest}"
 
 
-def test_files_that_do_not_suit_are_refused_in_one_line_and_leave_nothing(run: Run, tmp_path: Path) -> None:
+def test_files_that_do_not_suit_are_refused_in_one_line_and_leave_nothing(
+    run: Run, tmp_path: Path
+) -> None:
     tensors = state(run)
     name, first = next(iter(tensors.items()))
     cases = {
-        "missing": ({n: t for n, t in tensors.items() if n != name}, f"must hold '{name}'.*got none"),
+        "missing": (
+            {n: t for n, t in tensors.items() if n != name},
+            f"must hold '{name}'.*got none",
+        ),
         "more": ({**tensors, "extra": first}, "its parameters alone; got 'extra'"),
         "shape": ({**tensors, name: first.reshape(-1)}, "of shape"),
         "whole": ({**tensors, name: first.to(torch.int64)}, "got torch.int64"),

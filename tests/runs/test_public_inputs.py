@@ -59,7 +59,9 @@ def test_what_is_public_must_be_declared(kind: type[Table], missing: str) -> Non
 def test_every_kind_lists_its_public_inputs_without_reading(data: Any) -> None:
     inputs = data.public_inputs()
     assert [given.name for given in inputs] == NAMES
-    assert all(type(text) is str and text for given in inputs for text in (given.value, given.source))
+    assert all(
+        type(text) is str and text for given in inputs for text in (given.value, given.source)
+    )
     listed = {given.name: given for given in inputs}
     assert listed["users"].value == str(data.users)
     assert Classification(data).public_inputs() == inputs

@@ -26,7 +26,8 @@ LINE = "this process releases nothing more"
 @contextlib.contextmanager
 def failing_flush(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
     """The commit number ``at`` fails."""
-    flush, calls = ledger_module._flush, iter(range(10**6))
+    flush = ledger_module._flush
+    calls = iter(range(10**6))
 
     def failing(connection: sqlite3.Connection) -> None:
         if next(calls) == at:
@@ -39,9 +40,14 @@ def failing_flush(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
 
 
 def release(session: Session, first: float, by: Callable[..., Any] | None = None) -> np.ndarray:
-    """The next round, with this first coordinate of the sum; by the server's `release` unless said."""
-    server, t = session.server, session.server.t
-    users = [session.task.dataset.user_ids[u] for u in map(int, session.cohort_schedule().cohort(t))]
+    """The next round, with this first coordinate of the sum; by the server's `release` unless
+    said.
+    """
+    server = session.server
+    t = session.server.t
+    users = [
+        session.task.dataset.user_ids[u] for u in map(int, session.cohort_schedule().cohort(t))
+    ]
     rows = torch.zeros(len(users), server.dimension)
     rows[0, 0] = first
     total = server.new_sum()
@@ -50,7 +56,9 @@ def release(session: Session, first: float, by: Callable[..., Any] | None = None
     return server.parameters.double().numpy().copy()
 
 
-def test_no_row_of_noise_is_around_two_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_row_of_noise_is_around_two_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The attack: another sum after a flush that failed. Nothing more is released."""
     run = small_run(linear_task(24, 30), noise_seed=-1)
     with fedmf.start(run, tmp_path / "run") as session:
@@ -64,7 +72,9 @@ def test_no_row_of_noise_is_around_two_sums(tmp_path: Path, monkeypatch: pytest.
         assert session.statement().to_dict()["rounds_released"] == 1
     with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.t == 1
-        assert session.directory.ledger.openings()[0].fresh != session.directory.ledger.opening().fresh
+        assert (
+            session.directory.ledger.openings()[0].fresh != session.directory.ledger.opening().fresh
+        )
         release(session, 0.1)
     assert account(tmp_path / "run").to_dict()["rounds_released"] == 2
 

@@ -1,4 +1,6 @@
-"""Whole runs with random cohorts: what they claim, and that a resumed run draws the same cohorts."""
+"""Whole runs with random cohorts: what they claim, and that a resumed run draws the same
+cohorts.
+"""
 
 from __future__ import annotations
 

@@ -53,5 +53,7 @@ def test_every_kind_of_task_is_trained_with_the_default_engine(
     assert (tmp_path / "run/learning-curve.png").stat().st_size > 5000
     again = fedmf.recorded_run(tmp_path / "run", task=task)
     assert again.difference(run) is None
-    grouped = fedmf.simulate(replace(run, client=replace(run.client, engine="loop")), tmp_path / "loop")
+    grouped = fedmf.simulate(
+        replace(run, client=replace(run.client, engine="loop")), tmp_path / "loop"
+    )
     torch.testing.assert_close(grouped.parameters, result.parameters, rtol=1e-3, atol=1e-4)

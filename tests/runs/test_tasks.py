@@ -16,13 +16,17 @@ from fedmf.runs.tables.configuration import run_of
 
 def configured(**words: object) -> Run:
     """A run of 12 users; words are those of `support.small_runs.KEYS`."""
-    return run_of(dotted(**{"users": 12, "cohort_size": 3, "rounds": 4, "mechanism": "identity", **words}))
+    return run_of(
+        dotted(**{"users": 12, "cohort_size": 3, "rounds": 4, "mechanism": "identity", **words})
+    )
 
 
 def own(function: str) -> Run:
     """A run whose task a function of one's own makes."""
     cohorts = {"users-per-round": 3, "rounds": 4}
-    return run_of({"task": {"kind": "function", "function": function, "users": 12}, "cohorts": cohorts})
+    return run_of(
+        {"task": {"kind": "function", "function": function, "users": 12}, "cohorts": cohorts}
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,9 @@ def test_an_own_task_is_found_in_the_current_folder(own_module: str) -> None:
 
 
 def test_a_run_goes_on_with_its_users_in_their_order_alone(own_module: str, tmp_path: Path) -> None:
-    """Cohorts are drawn by place: in another order users have another law, or others are held out."""
+    """Cohorts are drawn by place: in another order users have another law, or others are held
+    out.
+    """
     run = own(f"{own_module}:ordered")
     with fedmf.start(run, tmp_path / "run") as session:
         assert len(session.user_list) == 12

@@ -10,15 +10,20 @@ from support.released_moments import drawn
 from fedmf.moments import describe
 from fedmf.streaming.release import alarm_threshold, calibrated_threshold
 
-RATE, RUNS = 0.05, 60
+RATE = 0.05
+RUNS = 60
 
 
 def rates(counted: float) -> np.ndarray:
-    """Of the false alarms of so many releases of one Gaussian, exactly by whitening; errors scaled."""
-    rng, mean = np.random.default_rng(1), np.array([0.2, -0.1, 0.3])
+    """Of the false alarms of so many releases of one Gaussian, exactly by whitening; errors
+    scaled.
+    """
+    rng = np.random.default_rng(1)
+    mean = np.array([0.2, -0.1, 0.3])
     covariance = 0.04 * np.array([[1.0, 0.5, 0.2], [0.5, 1.0, 0.1], [0.2, 0.1, 1.0]])
     raw = drawn(mean, covariance, 0.002, 0.00002, RUNS, rng)
-    told, errors = describe(raw)["density_covariance"], raw.covariance_errors()
+    told = describe(raw)["density_covariance"]
+    errors = raw.covariance_errors()
     rows = rng.multivariate_normal(mean, covariance, 4000)
     found = []
     for i in range(RUNS):
@@ -31,7 +36,9 @@ def rates(counted: float) -> np.ndarray:
 
 
 def test_false_alarms_are_at_most_as_many_as_stated() -> None:
-    """Over 60 releases, and at least half as many; without the noise of the release half as many again."""
+    """Over 60 releases, and at least half as many; without the noise of the release half as many
+    again.
+    """
     assert RATE / 2 < rates(1.0).mean() < RATE
     assert rates(1e-9).mean() > 1.4 * RATE
 
@@ -45,7 +52,8 @@ def test_without_noise_it_is_a_quantile_of_chi_square() -> None:
 
 def test_calibrated_on_rows_of_any_law() -> None:
     """The chance of a false alarm is 1 − ⌈(1 − rate)(m + 1)⌉/(m + 1), for Cauchy scores too."""
-    m, rng = 39, np.random.default_rng(2)
+    m = 39
+    rng = np.random.default_rng(2)
     scores = np.abs(rng.standard_cauchy((4000, m + 1)))
     alarms = sum(row[-1] > calibrated_threshold(RATE, row[:-1]) for row in scores)
     assert abs(alarms - 4000 * RATE) < 4.9 * (4000 * RATE * (1 - RATE)) ** 0.5

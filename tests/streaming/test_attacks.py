@@ -1,7 +1,8 @@
-"""Attacks by those who know everything public, on what leaves: they read rows of float noise, and fail here.
+"""Attacks by those who know everything public, on what leaves: they read rows of float noise, and
+fail here.
 
-Box–Muller pairs of noise lie on a lattice: −ln U and the angle are made of whole words. Who guesses two
-entries of a row right finds their noise on it.
+Box–Muller pairs of noise lie on a lattice: −ln U and the angle are made of whole words. Who guesses
+two entries of a row right finds their noise on it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from fedmf.mechanisms.closed_forms import cgd, identity
 from fedmf.noise.key import Domain
 from fedmf.streaming import PrivateStream, Settings
 
-ROWS, COLUMNS = 40, 9
+ROWS = 40
+COLUMNS = 9
 #: Entries of a row that share a pair of normals.
 PAIR = [0, 4]
 WORDS = 2.0**32
@@ -45,7 +47,8 @@ def distances(released: np.ndarray, guesses: np.ndarray, std: float) -> np.ndarr
 def lattice_noise(rng: np.random.Generator, pairs: int) -> np.ndarray:
     """Normals as float64 noise has them, made of two words each pair."""
     words = rng.integers(0, 2**32, size=(pairs, 2)) + 0.5
-    radius, angle = np.sqrt(-2 * np.log(words[:, 0] / WORDS)), 2 * np.pi * words[:, 1] / WORDS
+    radius = np.sqrt(-2 * np.log(words[:, 0] / WORDS))
+    angle = 2 * np.pi * words[:, 1] / WORDS
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
@@ -57,13 +60,20 @@ def read(released: np.ndarray, truth: np.ndarray, std: float) -> int:
 
 
 def test_integer_columns_are_not_read(tmp_path: Path) -> None:
-    """ε = 1, independent noise, sums as they are written; by chance 40 rows in 10⁴ guesses, 3 in 10⁶."""
+    """ε = 1, independent noise, sums as they are written; by chance 40 rows in 10⁴ guesses, 3 in
+    10⁶.
+    """
     rng = np.random.default_rng(0)
     x = rng.integers(0, 100, size=(ROWS, COLUMNS)).astype(float)
     settings = Settings(
-        1.0, 1e-6, clip_norm=300.0, mechanisms=("identity",), workloads=("prefix",), rounds=ROWS,
+        1.0,
+        1e-6,
+        clip_norm=300.0,
+        mechanisms=("identity",),
+        workloads=("prefix",),
+        rounds=ROWS,
         second_moment="trace",
-    )  # fmt: skip
+    )
     source = write_rows(tmp_path / "rows.csv", x)
     statement = run_once(tmp_path, settings, source, "out.csv", raw=True)
     written = np.genfromtxt(tmp_path / "out.csv", delimiter=",", names=True, deletechars="")
@@ -78,11 +88,18 @@ def test_integer_columns_are_not_read(tmp_path: Path) -> None:
 
 def test_whether_a_row_is_there_is_told_no_better_than_by_the_guarantee(tmp_path: Path) -> None:
     """x or the zero row, 300 times: by the lattice, and by the likelihood of what was released."""
-    rng, count = np.random.default_rng(1), 300
+    rng = np.random.default_rng(1)
+    count = 300
     x = np.zeros(COLUMNS)
     x[PAIR] = 0.6, 0.7
     truth = rng.integers(0, 2, count)
-    budget = {"epsilon": 1.0, "delta": 1e-6, "clip_norm": 1.0, "dimension": COLUMNS, "rounds": count}
+    budget = {
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "clip_norm": 1.0,
+        "dimension": COLUMNS,
+        "rounds": count,
+    }
     with PrivateStream(
         tmp_path, **budget, mechanisms="identity", workloads="prefix", second_moment="trace"
     ) as stream:
@@ -106,13 +123,20 @@ COUNT = 2000
 
 @pytest.mark.parametrize(
     "made",
-    [Toeplitz(np.array([1.0, 0.5]), COUNT), cgd(0.5, COUNT), identity(COUNT), "banded-toeplitz", "blt"],
+    [
+        Toeplitz(np.array([1.0, 0.5]), COUNT),
+        cgd(0.5, COUNT),
+        identity(COUNT),
+        "banded-toeplitz",
+        "blt",
+    ],
     ids=["feedback", "feedforward", "identity", "banded-toeplitz", "blt"],
 )
 def test_low_bits_of_what_leaves_are_uniform_in_every_world(
     made: str | Factorization, tmp_path: Path
 ) -> None:
-    """One column, zeros or ones: no residue tells which, as the parity of rint(k − R) does for halves.
+    """One column, zeros or ones: no residue tells which, as the parity of rint(k − R) does for
+    halves.
 
     χ² of o mod 8, false alarm 1e-6; of sums and differences of two releases too.
     """
@@ -120,9 +144,14 @@ def test_low_bits_of_what_leaves_are_uniform_in_every_world(
         folder = tmp_path / str(value)
         folder.mkdir()
         settings = Settings(
-            1.0, 1e-6, clip_norm=1.0, mechanisms=(made,), rounds=COUNT, second_moment="trace",
+            1.0,
+            1e-6,
+            clip_norm=1.0,
+            mechanisms=(made,),
+            rounds=COUNT,
+            second_moment="trace",
             bands=3 if made == "banded-toeplitz" else None,
-        )  # fmt: skip
+        )
         source = write_rows(folder / "rows.csv", np.full((COUNT, 1), value))
         with captured() as integers:
             run_once(folder, settings, source)

@@ -1,4 +1,6 @@
-"""Releases of several rows: what a user may add, exactly; sums of rows, with noise for releases alone."""
+"""Releases of several rows: what a user may add, exactly; sums of rows, with noise for releases
+alone.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ def planned(d: int, rounds: int, **more: Any) -> StreamPlan:
 @pytest.mark.parametrize("n", [5, 8])
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_no_allowed_rows_are_more_or_nearer_than_the_contract_of_steps(n: int, every: int) -> None:
-    """Every set of rows that (n, k, b) allows, for all k and b: at most c in a step and K·c in all; where c
-    is 1, at most K steps, B apart."""
+    """Every set of rows that (n, k, b) allows, for all k and b: at most c in a step and K·c in all;
+    where c is 1, at most K steps, B apart.
+    """
     for k, b in itertools.product(range(1, 5), range(1, n + 1)):
         if (k - 1) * b + 1 > n:
             continue
@@ -50,16 +53,28 @@ def test_no_allowed_rows_are_more_or_nearer_than_the_contract_of_steps(n: int, e
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("mechanism", ["bisr", "blt", "banded-toeplitz", "identity"])
-def test_the_joint_sensitivity_is_that_of_all_rows_of_a_user(mechanism: str, adjacency: str) -> None:
-    """By brute force, d = 1: every set of rows that is allowed, rows of norm ζ in both directions and 0."""
-    n, every, k, b = 8, 2, 4, 1
+def test_the_joint_sensitivity_is_that_of_all_rows_of_a_user(
+    mechanism: str, adjacency: str
+) -> None:
+    """By brute force, d = 1: every set of rows that is allowed, rows of norm ζ in both directions
+    and 0.
+    """
+    n = 8
+    every = 2
+    k = 4
+    b = 1
     asked = {**USERS, "max_participations": k, "min_separation": b, "adjacency": adjacency}
     plan = planned(1, n, release_every=every, mechanisms=(mechanism,), **asked)
-    made, weight = plan.mechanism, plan.mechanism.weight
+    made = plan.mechanism
+    weight = plan.mechanism.weight
     assert weight is not None
     C = made.first.materialize()
     worst = 0.0
-    pairs = [(1.0, 0.0), (-1.0, 0.0)] if adjacency == "zero-out" else [(1, -1), (-1, 1), (1, 0), (-1, 0)]
+    pairs = (
+        [(1.0, 0.0), (-1.0, 0.0)]
+        if adjacency == "zero-out"
+        else [(1, -1), (-1, 1), (1, 0), (-1, 0)]
+    )
     for rows in itertools.combinations(range(n), k):
         steps = np.array(rows) // every
         for values in itertools.product(pairs, repeat=k):
@@ -82,7 +97,8 @@ def test_what_is_stated_is_a_bound_where_rows_do_not_divide() -> None:
     plan = planned(2, 12, release_every=4, **{**USERS, "max_participations": 3})
     assert (plan.rows_of_user, plan.sensitivity.kind) == (2, "upper_bound")
     assert planned(2, 12, release_every=4, **USERS).sensitivity.kind == "exact"
-    C, part = plan.mechanism.first, plan.mechanism.participation
+    C = plan.mechanism.first
+    part = plan.mechanism.participation
     users = UserRange(1.0, 2, "zero-out")
     assert plan.mechanism.weight is not None
     s = joint_sensitivity(C, C, part, plan.mechanism.weight, users).value
@@ -99,11 +115,15 @@ def test_a_user_of_few_rows_has_spent_less() -> None:
 
 @pytest.mark.parametrize("n", [24, 22])
 def test_releases_are_means_of_all_rows_before(tmp_path: Path, n: int) -> None:
-    """With little noise: after 5, 10, … and all n rows, whatever rows came together; the rest of a file, of
-    which fewer rows count, is released too."""
-    x, users = 0.3 * sample(n), [f"u{i % 9}" for i in range(n)]
+    """With little noise: after 5, 10, … and all n rows, whatever rows came together; the rest of a
+    file, of which fewer rows count, is released too.
+    """
+    x = 0.3 * sample(n)
+    users = [f"u{i % 9}" for i in range(n)]
     source = write_rows(tmp_path / "rows.csv", x, users)
-    settings = Settings(**{**BUDGET, "epsilon": 1e9}, release_every=5, **{**USERS, "max_participations": 2})
+    settings = Settings(
+        **{**BUDGET, "epsilon": 1e9}, release_every=5, **{**USERS, "max_participations": 2}
+    )
     statement = run_once(tmp_path, settings, source)
     counted = [i for i in range(n) if users[:i].count(users[i]) < 2]
     assert statement["rounds_released"] == len(counted)
@@ -117,13 +137,21 @@ def test_releases_are_means_of_all_rows_before(tmp_path: Path, n: int) -> None:
 
 
 def test_a_stream_in_parts_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    """A process that ended between two releases is as if it had not read the rows since the last; so is an
-    input that was cut."""
-    x, n = sample(23), 23
+    """A process that ended between two releases is as if it had not read the rows since the last;
+    so is an input that was cut.
+    """
+    x = sample(23)
+    n = 23
     settings = Settings(
-        **BUDGET, rounds=n, release_every=5, mechanisms=("blt",), timestamp="x2", columns=("x0", "x1")
+        **BUDGET,
+        rounds=n,
+        release_every=5,
+        mechanisms=("blt",),
+        timestamp="x2",
+        columns=("x0", "x1"),
     )
-    source, outputs = write_rows(tmp_path / "rows.csv", x), []
+    source = write_rows(tmp_path / "rows.csv", x)
+    outputs = []
     lines = source.read_text().splitlines(keepends=True)
     for name, stops in (("whole", [n]), ("parts", [3, 9, 10, 22, n])):
         folder = tmp_path / name
@@ -143,7 +171,8 @@ def test_a_stream_in_parts_ends_with_the_same_bytes(tmp_path: Path) -> None:
 
 def test_rows_that_wait_are_nobodys_yet(tmp_path: Path) -> None:
     """In the statement and in the ledger, whichever commits came before."""
-    x, users = 0.3 * sample(14), [f"u{i}" for i in range(14)]
+    x = 0.3 * sample(14)
+    users = [f"u{i}" for i in range(14)]
     settings = Settings(**BUDGET, rounds=40, release_every=4, user_column="user")
     source = write_rows(tmp_path / "rows.csv", x, users)
     settings = named(settings, source)
@@ -167,14 +196,20 @@ DIMENSION = 2000
 
 @pytest.mark.parametrize("mechanism", ["banded-toeplitz", "blt"])
 def test_noise_is_that_of_the_releases(tmp_path: Path, mechanism: str) -> None:
-    """Zeros, R = 3, over interruptions, a secret key: C₁ times the noise is white; σ × 1.1 is rejected."""
-    n, every = 36, 3
+    """Zeros, R = 3, over interruptions, a secret key: C₁ times the noise is white; σ × 1.1 is
+    rejected.
+    """
+    n = 36
+    every = 3
     source = write_rows(tmp_path / "rows.csv", np.zeros((n, DIMENSION)))
     lines = source.read_text().splitlines(keepends=True)
     settings = Settings(
-        **{**BUDGET, "seed": None}, rounds=n, release_every=every, second_moment="trace",
+        **{**BUDGET, "seed": None},
+        rounds=n,
+        release_every=every,
+        second_moment="trace",
         mechanisms=(mechanism,),
-    )  # fmt: skip
+    )
     settings = named(settings, source)
     for stop in (7, 8, 20, n):
         part = tmp_path / "part.csv"
@@ -185,13 +220,16 @@ def test_noise_is_that_of_the_releases(tmp_path: Path, mechanism: str) -> None:
     assert json.loads((tmp_path / "out").read_text().splitlines()[0])["t"] == every
     steps = n // every
     noise = np.diff(np.arange(1, steps + 1)[:, None] * released, axis=0, prepend=0)
-    noise, C = noise / run.plan.mechanism.first_std, run.plan.mechanism.first.materialize()
+    noise = noise / run.plan.mechanism.first_std
+    C = run.plan.mechanism.first.materialize()
     assert covariance_fits(noise, C, 1.0)
     assert not covariance_fits(noise * 1.1, C, 1.0)
 
 
 def test_what_cannot_be_summed_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"R \(release every\) must be 1 for method post-processing"):
+    with pytest.raises(
+        ValueError, match=r"R \(release every\) must be 1 for method post-processing"
+    ):
         Settings(**BUDGET, release_every=2, method="post-processing")
 
 
@@ -210,16 +248,28 @@ def errors(plan: StreamPlan) -> np.ndarray:
         (327_346, 50, 300, 3000, 2.3),
     ],
 )
-def test_the_default_is_near_a_single_release(n: int, k: int, b: int | None, every: int, most: float) -> None:
-    """Over the last quarter of the releases; and no release after the first tenth has four times its own."""
-    plan = planned(4, n, user_column="user", max_participations=k, min_separation=b, release_every=every)
+def test_the_default_is_near_a_single_release(
+    n: int, k: int, b: int | None, every: int, most: float
+) -> None:
+    """Over the last quarter of the releases; and no release after the first tenth has four times
+    its own.
+    """
+    plan = planned(
+        4, n, user_column="user", max_participations=k, min_separation=b, release_every=every
+    )
     found = errors(plan)
     assert found[3 * len(found) // 4 :].mean() < most
     assert found[len(found) // 10 :].max() < 4
     named = planned(
-        4, n, user_column="user", max_participations=k, min_separation=b, release_every=every,
-        mechanisms=("banded-toeplitz",), bands=min(32, plan.mechanism.participation.min_separation),
-    )  # fmt: skip
+        4,
+        n,
+        user_column="user",
+        max_participations=k,
+        min_separation=b,
+        release_every=every,
+        mechanisms=("banded-toeplitz",),
+        bands=min(32, plan.mechanism.participation.min_separation),
+    )
     assert found[-1] <= errors(named)[-1] * 1.01
 
 

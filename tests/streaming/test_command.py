@@ -20,7 +20,8 @@ from fedmf.streaming import PrivateRelease, Settings
 from fedmf.streaming.release import at_bounds
 from fedmf.streaming.rows import declared_layout
 
-PAIRS, SHARES = np.random.default_rng(3).normal(size=(1000, 2)) / 1.5, np.arange(1000)[:, None] / 1000
+PAIRS = np.random.default_rng(3).normal(size=(1000, 2)) / 1.5
+SHARES = np.arange(1000)[:, None] / 1000
 CLIPPED = "WARNING: many rows were probably clipped"
 BUDGET = ["--clip-norm", "1", "--epsilon", "8", "--delta", "1e-5"]
 
@@ -29,7 +30,12 @@ BUDGET = ["--clip-norm", "1", "--epsilon", "8", "--delta", "1e-5"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     x = (0.5 * np.random.default_rng(0).normal(size=(12, 2))).tolist()
-    lines = ["user,x,y", *(f"u{i % 8},{a!r},{b!r}" for i, (a, b) in enumerate(x)), ",0.1,0.2", "u0,0.1"]
+    lines = [
+        "user,x,y",
+        *(f"u{i % 8},{a!r},{b!r}" for i, (a, b) in enumerate(x)),
+        ",0.1,0.2",
+        "u0,0.1",
+    ]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in x))
     return tmp_path
@@ -38,14 +44,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def stream(*arguments: str) -> int:
     """The command, told whose rows they are and, of the table, which columns are numbers."""
     told = [] if "--user-column" in " ".join(arguments) else ["--row-level"]
-    named = ["--columns", "x,y"] if arguments[1].endswith(".csv") and "--columns" not in arguments else []
+    named = (
+        ["--columns", "x,y"]
+        if arguments[1].endswith(".csv") and "--columns" not in arguments
+        else []
+    )
     return run(["stream", *BUDGET, *told, *named, *arguments])
 
 
 def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --seed: the key is the operating system's, and counts of values are for the operator alone."""
+    """Without --seed: the key is the operating system's, and counts of values are for the operator
+    alone.
+    """
     files = sorted(path.name for path in folder.iterdir())
-    command = ["--input", "rows.csv", "--user-column=user", "--output", "out.jsonl", "--state-dir", "state"]
+    command = [
+        "--input",
+        "rows.csv",
+        "--user-column=user",
+        "--output",
+        "out.jsonl",
+        "--state-dir",
+        "state",
+    ]
     assert stream(*command, "--dry-run") == 0
     expected = capsys.readouterr().out
     assert sorted(path.name for path in folder.iterdir()) == files
@@ -63,12 +83,18 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     told = "\n10 of 14 rows count.\n  1 of these without a user id, as invalid rows\n  4 are over"
     assert told in shown.out
     assert shown.out.index(told) < shown.out.index("mean [95 %]") < shown.out.index(promise)
-    assert re.search(r"\nThe noise of the means is [0-9.]+ times the noise of a single release", shown.out)
+    assert re.search(
+        r"\nThe noise of the means is [0-9.]+ times the noise of a single release", shown.out
+    )
     assert shown.err == ""
     counts = json.loads((folder / "state/operator.json").read_text())
     assert counts["clipped"] > 0
     statement = json.loads((folder / "state/statement.json").read_text())
-    assert (statement["rounds"], statement["rounds_released"], statement["users_participated"]) == (10, 10, 8)
+    assert (statement["rounds"], statement["rounds_released"], statement["users_participated"]) == (
+        10,
+        10,
+        8,
+    )
     assert any("number of its rows that count" in text for text in statement["assumptions"])
     for name in ("noise.key", "operator.json"):
         assert (folder / "state" / name).stat().st_mode & 0o077 == 0
@@ -89,35 +115,62 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     assert (folder / "other.jsonl").read_bytes() != before
 
 
-def test_strange_rows_are_for_the_operator(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the input by the release before each row, or of another file by the last: one strange row each."""
+def test_strange_rows_are_for_the_operator(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the input by the release before each row, or of another file by the last: one strange row
+    each.
+    """
     x = np.random.default_rng(0).normal(0, 0.1, (4000, 2)).round(4).tolist()
     x[3500] = [0.9, -0.9]
     (folder / "long.csv").write_text("x,y\n" + "".join(f"{a},{b}\n" for a, b in x))
     asked = ["--release-every", "1000", "--false-alarms", "1e-4", "--output"]
     assert stream("--input", "long.csv", *asked, "a.csv", "--alarms", "a.txt") == 0
-    assert "Not private, for the operator only: 1 of 3,000 scored rows are above" in capsys.readouterr().out
+    assert (
+        "Not private, for the operator only: 1 of 3,000 scored rows are above"
+        in capsys.readouterr().out
+    )
     header, alarm = (folder / "a.txt").read_text().splitlines()
     assert (header, alarm.split(",")[0]) == ("row,score,threshold,release", "3501")
     assert (folder / "a.txt").stat().st_mode & 0o077 == 0
     (folder / "new.csv").write_text("x,y\n0.1,0.1\n0.9,-0.9\n")
-    assert stream("--input", "long.csv", *asked, "b.csv", "--alarms", "b.txt", "--score", "new.csv") == 0
-    assert [line.split(",")[0] for line in (folder / "b.txt").read_text().splitlines()] == ["row", "2"]
+    assert (
+        stream("--input", "long.csv", *asked, "b.csv", "--alarms", "b.txt", "--score", "new.csv")
+        == 0
+    )
+    assert [line.split(",")[0] for line in (folder / "b.txt").read_text().splitlines()] == [
+        "row",
+        "2",
+    ]
     assert (folder / "a.csv").read_text().count("\n") == 5
     capsys.readouterr()
     assert stream("--input", "new.csv", *asked, "d.csv", "--alarms", "d.txt") == 0
     assert "no row came after a release of enough rows; use --score FILE" in capsys.readouterr().out
     (folder / "bad.csv").write_text("station day\n0.1\n")
-    assert stream("--input", "long.csv", *asked, "c.csv", "--alarms", "c.txt", "--score", "bad.csv") == 2
-    assert "must be 'x', 'y', as in the stream; got 'station day' in bad.csv." in capsys.readouterr().err
+    assert (
+        stream("--input", "long.csv", *asked, "c.csv", "--alarms", "c.txt", "--score", "bad.csv")
+        == 2
+    )
+    assert (
+        "must be 'x', 'y', as in the stream; got 'station day' in bad.csv."
+        in capsys.readouterr().err
+    )
     assert not (folder / "c.txt").exists()
 
 
-def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stream("--input", "rows.csv", "--output", "a.csv", "--epsilon", "0.1", "--plot", "a.png") == 0
+def test_the_screen_says_what_cannot_be_said(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        stream("--input", "rows.csv", "--output", "a.csv", "--epsilon", "0.1", "--plot", "a.png")
+        == 0
+    )
     shown = capsys.readouterr().out
     assert " too noisy" in shown
-    told = r"WARNING: too noisy to say how large the variances are\. A standard deviation of [xy] below [0-9]"
+    told = (
+        r"WARNING: too noisy to say how large the variances are\. A standard deviation of [xy]"
+        r" below [0-9]"
+    )
     assert re.search(told, shown)
     assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
 
@@ -139,7 +192,9 @@ def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.Captur
 def test_released_moments_tell_of_clipped_rows(
     folder: Path, capsys: pytest.CaptureFixture[str], rows: np.ndarray, told: str
 ) -> None:
-    """Normal rows with a third beyond the clip norm, and others; not rows within it, up to a whole disc."""
+    """Normal rows with a third beyond the clip norm, and others; not rows within it, up to a whole
+    disc.
+    """
     pd.DataFrame(rows, columns=["x", "y"]).to_csv("long.csv", index=False)
     more = ["--release-every", "250", "--full", "--seed", "1"]
     assert stream("--input", "long.csv", "--output", "b.csv", *more) == 0
@@ -150,15 +205,32 @@ def test_released_moments_tell_of_clipped_rows(
 
 
 def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    command = ["--input", "rows.jsonl", "--seed", "1", "--second-moment", "diagonal", "--workload", "prefix"]
+    command = [
+        "--input",
+        "rows.jsonl",
+        "--seed",
+        "1",
+        "--second-moment",
+        "diagonal",
+        "--workload",
+        "prefix",
+    ]
     assert stream(*command) == 0
     first = capfd.readouterr()
     found = [json.loads(line) for line in first.out.splitlines()]
     assert [row["t"] for row in found] == list(range(1, 13))
     assert found[0].keys() == {
-        "t", "mean", "mean_low", "mean_high", "mean_standard_error", "covariance", "covariance_low",
-        "covariance_high", "too_noisy", "columns",
-    }  # fmt: skip
+        "t",
+        "mean",
+        "mean_low",
+        "mean_high",
+        "mean_standard_error",
+        "covariance",
+        "covariance_low",
+        "covariance_high",
+        "too_noisy",
+        "columns",
+    }
     assert first.err.startswith("Every row counts as a different user")
     assert "\nSimulation only, no privacy (public noise seed)." in first.err
     assert stream(*command, "--output", "-") == 0
@@ -168,7 +240,8 @@ def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFi
 
 def piped(text: str, *arguments: str) -> int:
     """The command with a text as its standard input."""
-    kept, (read_end, write_end) = os.dup(0), os.pipe()
+    kept = os.dup(0)
+    read_end, write_end = os.pipe()
     os.write(write_end, text.encode())
     os.close(write_end)
     os.dup2(read_end, 0)
@@ -189,7 +262,8 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path) -> None:
     assert piped("".join(lines[7:]), *base, "--from-row", "8") == 0
     assert stream("--input", "rows.jsonl", *both, "--output", "whole.jsonl") == 0
     assert (folder / "whole.jsonl").read_bytes() == (folder / "out.jsonl").read_bytes()
-    # Given whole once more, nothing is left to do; what comes after the horizon is left in the pipe.
+    # Given whole once more, nothing is left to do; what comes after the horizon is left in the
+    # pipe.
     assert piped("".join(lines * 2), *base) == 0
     assert (folder / "whole.jsonl").read_bytes() == (folder / "out.jsonl").read_bytes()
 
@@ -213,7 +287,10 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path) -> None:
         ("--input rows.csv --weight better", "weight must be a number, or for joint mean, cov"),
         ("--input rows.csv --columns x --score rows.csv", "--score needs --alarms FILE"),
         ("--input rows.csv --method post-processing --alarms a.csv", "for a density: one workload"),
-        ("--input rows.csv --user-column user --row-id user", "(column) must not be that of the user ids"),
+        (
+            "--input rows.csv --user-column user --row-id user",
+            "(column) must not be that of the user ids",
+        ),
     ],
 )
 def test_bad_requests_are_one_line(
@@ -231,7 +308,11 @@ def test_bad_requests_are_one_line(
 @pytest.mark.parametrize(
     ("options", "header", "message"),
     [
-        ("--columns x", "user,x", "--row-level if every row is from a different person; got neither."),
+        (
+            "--columns x",
+            "user,x",
+            "--row-level if every row is from a different person; got neither.",
+        ),
         ("--row-level", "a,Started at", "be named (--columns A,B) or declared (--schema FILE"),
         ("--row-level", "user;x", "must separate cells by commas; its header has ';': 'user;x'"),
         ("--row-level --user-column user --columns x", "user,x", "a different person; got both."),
@@ -264,8 +345,9 @@ step = "1 d"
 
 
 def test_a_schema_scales_and_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Means in the column's own units, a filled cell as the value it is filled with; another schema, another
-    header and what it has no place for are refused in one line."""
+    """Means in the column's own units, a filled cell as the value it is filled with; another
+    schema, another header and what it has no place for are refused in one line.
+    """
     lines = [f"u{i},{(i * 7) % 40 if i % 4 else ''},2026-01-{i + 1:02}T07:30" for i in range(24)]
     (tmp_path / "rows.csv").write_text("\n".join(["user,speed,at", *lines]) + "\n")
     (tmp_path / "filled.csv").write_text(
@@ -289,22 +371,37 @@ def test_a_schema_scales_and_is_kept(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert line["timestamp"] == "2026-01-24T00:00:00"
     assert json.loads((tmp_path / "state/operator.json").read_text())["unreadable speed"] == 6
     assert command("a", "rows", "--rounds", "30", "--release-every", "99") == 0
-    told = "24 of 24 rows count.\n24 rows wait for the release after 30 rows (--release-every, --rounds).\n"
+    told = (
+        "24 of 24 rows count.\n24 rows wait for the release after 30 rows (--release-every,"
+        " --rounds).\n"
+    )
     assert f"{told}No release yet.\n" in capfd.readouterr().err
-    assert (command("b", "rows"), capfd.readouterr().out) == (command("b", "filled"), capfd.readouterr().out)
+    assert (command("b", "rows"), capfd.readouterr().out) == (
+        command("b", "filled"),
+        capfd.readouterr().out,
+    )
     (tmp_path / "new.csv").write_text("city,speed\nGraz,1e9\nLinz,20\nWels,none\n")
     alarms = ("--alarms", str(tmp_path / "alarms.csv"), "--score", str(tmp_path / "new.csv"))
     assert command("b", "rows", *alarms) == 0
     last, told = capfd.readouterr()
-    assert " of 2 scored rows are above the threshold for 1 % of ordinary ones, 1 have a missing" in told
+    assert (
+        " of 2 scored rows are above the threshold for 1 % of ordinary ones, 1 have a missing"
+        in told
+    )
     # A value beyond the bounds of the schema is scored as it is, here as in Python.
     score = PrivateRelease.from_dict(json.loads(last.splitlines()[-1])).score([[1e9]])
     found = (tmp_path / "alarms.csv").read_text().splitlines()[1].split(",")
     assert (found[0], float(found[1])) == ("1", pytest.approx(score[0], rel=1e-5))
     for arguments, message in (
-        (("b", "rows", *state, "--release-every", "24"), "schema must be as it was when the stream"),
+        (
+            ("b", "rows", *state, "--release-every", "24"),
+            "schema must be as it was when the stream",
+        ),
         (("a", "other"), "columns must all be declared in the schema; got 'Speed'"),
-        (("a", "rows", "--columns", "at"), "must be a column that the schema declares as number or category"),
+        (
+            ("a", "rows", "--columns", "at"),
+            "must be a column that the schema declares as number or category",
+        ),
         (("a", "rows", "--user-column", "speed"), "user_column must be as in the schema"),
         (("a", "rows", "--second-moment", "trace"), "second moment must be full or diagonal"),
     ):
@@ -314,18 +411,29 @@ def test_a_schema_scales_and_is_kept(tmp_path: Path, capfd: pytest.CaptureFixtur
 
 
 def test_released_numbers_tell_of_a_wrong_unit_and_of_correlations() -> None:
-    """A mean at a bound, with a narrow interval and of a number, and how many intervals exclude 0."""
+    """A mean at a bound, with a narrow interval and of a number, and how many intervals exclude
+    0.
+    """
     number = {"kind": "number", "lower": 1.3, "upper": 2.1}
     city = {"kind": "category", "categories": ["Graz", "Linz"]}
-    schema = Schema.from_dict({"who": {"kind": "user"}, "a": number, "b": number, "c": number, "city": city})
+    schema = Schema.from_dict(
+        {"who": {"kind": "user"}, "a": number, "b": number, "c": number, "city": city}
+    )
     settings = Settings(schema=schema, epsilon=1.0, delta=1e-5)
     assert settings.user_column == "who"
-    mean, half = np.array([2.1, 1.35, 1.3, 1.0, 0.0]), np.array([0.01, 0.01, 0.2, 0.0, 0.0])
-    matrix, low = np.full((5, 5), 0.1), np.full((5, 5), -0.1)
+    mean = np.array([2.1, 1.35, 1.3, 1.0, 0.0])
+    half = np.array([0.01, 0.01, 0.2, 0.0, 0.0])
+    matrix = np.full((5, 5), 0.1)
+    low = np.full((5, 5), -0.1)
     low[0, 1] = 0.05
     fields = {"t": 9, "mean": mean, "mean_low": mean - half, "mean_high": mean + half}
     fields |= {"correlation": matrix, "correlation_low": low, "correlation_high": matrix + 0.2}
-    release, plan = PrivateRelease(9, lambda: fields), SimpleNamespace(layout=declared_layout(settings))
+    release = PrivateRelease(9, lambda: fields)
+    plan = SimpleNamespace(layout=declared_layout(settings))
     told = at_bounds(release, schema.encoding())
-    assert told.startswith("WARNING: a is released at its upper bound 2.1: is the range in the schema in the")
-    assert _correlations(plan, release)[0].startswith("The 95 % intervals of 1 of 10 correlations exclude 0;")  # type: ignore[arg-type]
+    assert told.startswith(
+        "WARNING: a is released at its upper bound 2.1: is the range in the schema in the"
+    )
+    assert _correlations(plan, release)[0].startswith(
+        "The 95 % intervals of 1 of 10 correlations exclude 0;"
+    )  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""A stream that was stopped or copied: every process draws fresh noise, and all of it is that of the plan."""
+"""A stream that was stopped or copied: every process draws fresh noise, and all of it is that of
+the plan.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from support.streams import BUDGET, write_rows
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
-STEPS, DIMENSION, COPIED = 12, 2000, 5
+STEPS = 12
+DIMENSION = 2000
+COPIED = 5
 FORMS = ["banded-inverse", "tree"]
 
 
@@ -41,14 +45,21 @@ def parts(source: Path) -> dict[int, Path]:
 
 
 def settings(mechanism: str, **more: object) -> Settings:
-    public = {"seed": None, "rounds": STEPS, "second_moment": "trace", "mechanisms": (mechanism,), **more}
+    public = {
+        "seed": None,
+        "rounds": STEPS,
+        "second_moment": "trace",
+        "mechanisms": (mechanism,),
+        **more,
+    }
     public["columns"] = tuple(f"x{i}" for i in range(DIMENSION))
     return Settings(**{**BUDGET, **public})
 
 
 def whitened(state: Path, asked: Settings, sources: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     """C⁻¹z of the first moments, a process for every source, and C₁; the workload is undone."""
-    released, mechanism = np.empty(0), None
+    released = np.empty(0)
+    mechanism = None
     for path in sources:
         with open_run(state, asked, path, state.parent / f"{state.name}.jsonl") as (run, reader):
             run.feed(reader)
@@ -73,7 +84,8 @@ def test_noise_over_interruptions_is_that_of_the_plan(
 def test_copies_release_through_the_stacked_matrix(
     tmp_path: Path, source: Path, parts: dict[int, Path], form: str
 ) -> None:
-    asked, T = settings(form), COPIED
+    asked = settings(form)
+    T = COPIED
     common, C = whitened(tmp_path / "a", asked, [parts[T]])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     a, b = (whitened(tmp_path / name, asked, [source])[0] for name in "ab")

@@ -1,4 +1,6 @@
-"""Rows longer than the clip norm: which are said to be, and what becomes of them and of their count."""
+"""Rows longer than the clip norm: which are said to be, and what becomes of them and of their
+count.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,13 @@ from fedmf.streaming import Settings
 def samples(d: int) -> np.ndarray:
     rng = np.random.default_rng(d)
     x = rng.normal(size=(60, d))
-    x[:20] /= np.linalg.norm(x[:20], axis=1, keepdims=True)  # as near to the bound as rounding allows
+    x[:20] /= np.linalg.norm(
+        x[:20], axis=1, keepdims=True
+    )  # as near to the bound as rounding allows
     x[20:30] *= 0.01
     x[30] = 0.0
-    x[31], x[32] = 1e300, 1e-310
+    x[31] = 1e300
+    x[32] = 1e-310
     x[33] = 0.0
     x[33, 0] = np.nextafter(1.0, 2.0)
     x[34] = np.finfo(np.float64).max

@@ -1,4 +1,6 @@
-"""A service that pushes rows: the bits of the command, each row once, refusals that cost nothing."""
+"""A service that pushes rows: the bits of the command, each row once, refusals that cost
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolati
 from fedmf.ledger import ledger as ledger_module
 from fedmf.streaming import PrivateRelease, Settings, StreamRun
 
-N, D = 12, 3
+N = 12
+D = 3
 USERS = [f"u{i % 6}" for i in range(N)]
 NAMES = ["speed", "load", "heat"]
 CAP: dict[str, Any] = {"max_participations": 2, "min_separation": 4}
@@ -43,8 +46,12 @@ def shown(release: PrivateRelease) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("workloads", "second"), [(("average",), "full"), (("exponential:0.8", "window:3"), "1,2")]
 )
-def test_releases_are_those_of_the_command(tmp_path: Path, workloads: tuple[str, ...], second: str) -> None:
-    """Same rows, same key, every process of the stream taking four rows: bit for bit, statement as well."""
+def test_releases_are_those_of_the_command(
+    tmp_path: Path, workloads: tuple[str, ...], second: str
+) -> None:
+    """Same rows, same key, every process of the stream taking four rows: bit for bit, statement as
+    well.
+    """
     x = sample(N, D)
     settings = Settings(
         **BUDGET, **CAP, rounds=N, user_column="user", workloads=workloads, second_moment=second
@@ -56,7 +63,9 @@ def test_releases_are_those_of_the_command(tmp_path: Path, workloads: tuple[str,
         with opened(tmp_path / "pushed", **more) as stream:
             assert stream.t == begin
             got += [stream.push(x[i], user=USERS[i]) for i in range(begin, begin + 4)]
-            assert [shown(stream.release(t)) for t in range(1, begin + 5)] == [shown(r) for r in got]
+            assert [shown(stream.release(t)) for t in range(1, begin + 5)] == [
+                shown(r) for r in got
+            ]
     assert [shown(release) for release in got] == releases(tmp_path / "out.jsonl")
     read = [PrivateRelease.from_dict(line) for line in releases(tmp_path / "out.jsonl")]
     assert [shown(release) for release in read] == [shown(release) for release in got]
@@ -74,9 +83,13 @@ def test_a_key_gets_its_release_again_and_costs_nothing(tmp_path: Path) -> None:
     with opened(tmp_path / "a", seed=None) as stream:
         assert shown(stream.push(x[1], user="bob", key="order 2")) == shown(bob)
         for row, user in ((x[2], "ann"), (x[0], "bob"), ([np.nan] * D, "ann")):
-            with pytest.raises(ValueError, match=r"must be new .* got 'order 1', the key of step 1"):
+            with pytest.raises(
+                ValueError, match=r"must be new .* got 'order 1', the key of step 1"
+            ):
                 stream.push(row, user=user, key="order 1")
-        both = stream.push_many(x[:4], ["ann", "bob", "cid", "dan"], ["order 1", "order 2", "a", "b"])
+        both = stream.push_many(
+            x[:4], ["ann", "bob", "cid", "dan"], ["order 1", "order 2", "a", "b"]
+        )
         assert [release.t for release in both] == [1, 2, 3, 4]
         again = stream.push(x[0], user="eve")  # the same numbers without a key are another row
         assert again.t == 5
@@ -87,13 +100,23 @@ def test_a_key_gets_its_release_again_and_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_refusals_cost_nothing(tmp_path: Path) -> None:
-    """Users beyond their cap, rows beyond the horizon, rows of another shape: the other steps have the bits
-    of a stream in which nothing was refused."""
+    """Users beyond their cap, rows beyond the horizon, rows of another shape: the other steps have
+    the bits of a stream in which nothing was refused.
+    """
     x = sample(N, D)
     unfit: list[Any] = [
-        [0.1, 0.2], [0.1] * 4, [[0.1, 0.2, 0.3]], np.zeros((3, 2)), None, 0.5, np.array(0.5),
-        torch.tensor(0.5), "0.1", {0.1, 0.2, 0.3}, {"a": 0.1, "b": 0.2, "c": 0.3},
-    ]  # fmt: skip
+        [0.1, 0.2],
+        [0.1] * 4,
+        [[0.1, 0.2, 0.3]],
+        np.zeros((3, 2)),
+        None,
+        0.5,
+        np.array(0.5),
+        torch.tensor(0.5),
+        "0.1",
+        {0.1, 0.2, 0.3},
+        {"a": 0.1, "b": 0.2, "c": 0.3},
+    ]
     with opened(tmp_path / "plain") as stream:
         plain = [shown(stream.push(x[i], user=USERS[i])) for i in range(N)]
     with opened(tmp_path / "tried") as stream:
@@ -101,11 +124,15 @@ def test_refusals_cost_nothing(tmp_path: Path) -> None:
         for i in range(N):
             tried.append(shown(stream.push(x[i], user=USERS[i])))
             if i < N - 1:
-                with pytest.raises(ParticipationViolation, match=rf"user '{USERS[i]}' took part .*: [bk] \("):
+                with pytest.raises(
+                    ParticipationViolation, match=rf"user '{USERS[i]}' took part .*: [bk] \("
+                ):
                     stream.push(x[0], user=USERS[i])
                 with pytest.raises(ValueError, match=r"^x \(row\) must be 3 numbers; got [^\n]*$"):
                     stream.push(unfit[i % len(unfit)], user="ann")
-        with pytest.raises(HorizonExceededError, match=r"t \(step\) must be at most n \(rounds\) = 12"):
+        with pytest.raises(
+            HorizonExceededError, match=r"t \(step\) must be at most n \(rounds\) = 12"
+        ):
             stream.push(x[0], user="new")
         statement = stream.statement()
     assert tried == plain
@@ -113,7 +140,14 @@ def test_refusals_cost_nothing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "tried/operator.json").read_text())["steps"] == N
 
 
-BAD = {"nan": np.nan, "infinite": np.inf, "text": "0.2", "truth": True, "nothing": None, "huge": 10**400}
+BAD = {
+    "nan": np.nan,
+    "infinite": np.inf,
+    "text": "0.2",
+    "truth": True,
+    "nothing": None,
+    "huge": 10**400,
+}
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -121,7 +155,9 @@ def test_an_invalid_row_is_a_zero_vector_and_nothing_tells(tmp_path: Path, bad: 
     got = {}
     for name, row in (("bad", [0.1, BAD[bad], 0.2]), ("zero", [0.0] * D)):
         with opened(tmp_path / name) as stream:
-            got[name] = [shown(stream.push(v, user=u)) for v, u in ((row, "ann"), ([0.1] * D, "bob"))]
+            got[name] = [
+                shown(stream.push(v, user=u)) for v, u in ((row, "ann"), ([0.1] * D, "bob"))
+            ]
             assert stream.counts()["zeroed"] == int(name == "bad")
     assert got["bad"] == got["zero"]
     assert len({(tmp_path / name / "statement.json").read_bytes() for name in got}) == 1
@@ -131,7 +167,10 @@ def test_rows_of_any_library_have_the_same_bits(tmp_path: Path) -> None:
     x = np.array([0.25, 0.5, 0.125], dtype=np.float32)
     series = pd.Series(x, index=NAMES)
     forms: list[Callable[[PrivateStream], Any]] = [
-        *(lambda s, form=form: s.push(form, "ann") for form in (x, x.tolist(), torch.from_numpy(x), series)),
+        *(
+            lambda s, form=form: s.push(form, "ann")
+            for form in (x, x.tolist(), torch.from_numpy(x), series)
+        ),
         lambda s: s.push(list(torch.from_numpy(x)), "ann"),
         lambda s: s.push({**series.to_dict(), "more": 1.0}, "ann"),
         lambda s: s.push([Decimal(str(part)) for part in x.tolist()], "ann"),
@@ -149,9 +188,13 @@ def test_rows_of_any_library_have_the_same_bits(tmp_path: Path) -> None:
 def test_a_block_is_one_commit_and_none_is_larger_than_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, counts, got = 0.4 * sample(N, D), [], []
+    x = 0.4 * sample(N, D)
+    counts = []
+    got = []
     whole = StreamRun._commit
-    monkeypatch.setattr(StreamRun, "_commit", lambda run, *a: (counts.append(len(a)), whole(run, *a))[1])
+    monkeypatch.setattr(
+        StreamRun, "_commit", lambda run, *a: (counts.append(len(a)), whole(run, *a))[1]
+    )
     for most, commits in ((4096, 1), (5, 3)):
         monkeypatch.setattr("fedmf.streaming.session._MOST_ROWS", most)
         counts.clear()
@@ -162,13 +205,27 @@ def test_a_block_is_one_commit_and_none_is_larger_than_may_be(
 
 
 def test_a_block_that_is_refused_has_cost_nothing(tmp_path: Path) -> None:
-    """Whatever is wrong with one of its rows; later steps have the bits of a stream that never saw it."""
+    """Whatever is wrong with one of its rows; later steps have the bits of a stream that never saw
+    it.
+    """
     x = 0.4 * sample(N + 1, D)
     frame = pd.DataFrame(x[:2], columns=NAMES)
     wrong: list[tuple[Any, Any, Any, type[Exception], str]] = [
         (x[:3], ["a", "b", "a"], None, ParticipationViolation, r"b \(min_separation\)"),
-        (x[:9], ["a", *"bcd", "a", *"efg", "a"], None, ParticipationViolation, r"k \(max_participations\)"),
-        (x, [f"v{i}" for i in range(N + 1)], None, HorizonExceededError, r"12 are left, for 13 rows"),
+        (
+            x[:9],
+            ["a", *"bcd", "a", *"efg", "a"],
+            None,
+            ParticipationViolation,
+            r"k \(max_participations\)",
+        ),
+        (
+            x,
+            [f"v{i}" for i in range(N + 1)],
+            None,
+            HorizonExceededError,
+            r"12 are left, for 13 rows",
+        ),
         (x[:2], ["a", "b"], ["k", "k"], ValueError, "got 'k' twice"),
         (x[:2], ["a"], None, ValueError, r"users \(of the rows\) must be 2; got 1"),
         (x[:2], ["a", "b"], ["k"], ValueError, r"keys \(of the rows\) must be 2; got 1"),
@@ -178,7 +235,13 @@ def test_a_block_that_is_refused_has_cost_nothing(tmp_path: Path) -> None:
         (x[:2], ["a", "b"], ["k", 3], ValueError, r"key \(of the row\) must be a non-empty string"),
         (x[:2], "who", None, ValueError, "must be a table for a column 'who'"),
         (frame, "who", None, ValueError, "column 'who' is missing"),
-        (frame.assign(heat="warm"), ["a", "b"], None, ValueError, "column 'heat' must hold numbers"),
+        (
+            frame.assign(heat="warm"),
+            ["a", "b"],
+            None,
+            ValueError,
+            "column 'heat' must hold numbers",
+        ),
         (frame[NAMES[:2]], ["a", "b"], None, ValueError, "column 'heat' is missing"),
         ([x[0], x[1][:2]], ["a", "b"], None, ValueError, "must be 3 numbers; got shape"),
         ([{"weight": 1.0}], ["a"], None, ValueError, "a mapping without its columns"),
@@ -201,7 +264,9 @@ def test_a_block_that_is_refused_has_cost_nothing(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    """A second opening and a fork are refused in one line; threads are served one after the other."""
+    """A second opening and a fork are refused in one line; threads are served one after the
+    other.
+    """
     with opened(tmp_path / "a") as stream:
         with pytest.raises(LedgerError, match="is being written by another process"):
             opened(tmp_path / "a")
@@ -256,8 +321,12 @@ def test_an_interrupted_push_ends_the_stream_and_the_next_opening_continues(
     with opened(tmp_path / "a") as stream:
         first = shown(stream.push(x[0], user=USERS[0]))
         with monkeypatch.context() as patch:
-            patch.setattr(ledger_module, "_flush", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
-            with pytest.raises(LedgerError, match=r"no space left.*releases nothing more") as failed:
+            patch.setattr(
+                ledger_module, "_flush", lambda *_: (_ for _ in ()).throw(OSError("no space left"))
+            )
+            with pytest.raises(
+                LedgerError, match=r"no space left.*releases nothing more"
+            ) as failed:
                 stream.push(x[1], user=USERS[1], key="k")
         for again in (lambda: stream.push(x[2], user=USERS[2]), stream.statement):
             with pytest.raises(LedgerError) as repeated:
@@ -327,7 +396,8 @@ def cells() -> list[dict[str, Any]]:
 def test_rows_of_a_schema_have_the_bits_of_the_command(tmp_path: Path, more: str) -> None:
     """Mappings as JSON lines, tables as Parquet; a row without a user is nobody's."""
     (tmp_path / "schema.toml").write_text(SCHEMA.format(more=more))
-    schema, rows = read_schema(tmp_path / "schema.toml"), cells()
+    schema = read_schema(tmp_path / "schema.toml")
+    rows = cells()
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     kinds = {"speed": pa.float64(), "note": pa.null()}
     columns = {n: pa.array([row[n] for row in rows], kinds.get(n, pa.string())) for n in rows[0]}
@@ -360,7 +430,10 @@ def test_rows_of_a_schema_have_the_bits_of_the_command(tmp_path: Path, more: str
             stream.push(given, "ann")  # type: ignore[arg-type]
     with PrivateStream(tmp_path / "y", **asked) as stream:
         for change, message in (
-            (lambda t: t.append_column("weight", t["speed"]), "columns must all be declared .*'weight'"),
+            (
+                lambda t: t.append_column("weight", t["speed"]),
+                "columns must all be declared .*'weight'",
+            ),
             (lambda t: t.drop_columns(["note"]), "columns must each occur once"),
         ):
             with pytest.raises(ValueError, match=message):
@@ -369,14 +442,35 @@ def test_rows_of_a_schema_have_the_bits_of_the_command(tmp_path: Path, more: str
 
 
 HOSTILE: list[object] = [
-    None, "", "old", float("nan"), math.inf, True, 10**5000, -(10**400), b"7", [7], {"speed": 7}, "\ud800",
-    "7_0", "1e999", "0x10", 9 * "9" * 9999, np.float32("nan"), np.array([1.0, 2.0]), object(), "\n", "٣x",
-]  # fmt: skip
+    None,
+    "",
+    "old",
+    float("nan"),
+    math.inf,
+    True,
+    10**5000,
+    -(10**400),
+    b"7",
+    [7],
+    {"speed": 7},
+    "\ud800",
+    "7_0",
+    "1e999",
+    "0x10",
+    9 * "9" * 9999,
+    np.float32("nan"),
+    np.array([1.0, 2.0]),
+    object(),
+    "\n",
+    "٣x",
+]
 
 
 @pytest.mark.parametrize("more", ["nullable = true", ""])
 def test_no_cell_rejects_anything(tmp_path: Path, more: str) -> None:
-    """Whatever a row holds, it takes its step; what is released differs by its own contribution alone."""
+    """Whatever a row holds, it takes its step; what is released differs by its own contribution
+    alone.
+    """
     (tmp_path / "schema.toml").write_text(SCHEMA.format(more=more))
     schema = read_schema(tmp_path / "schema.toml")
     asked = {"epsilon": 8.0, "delta": 1e-5, "seed": 3, "rounds": N, "schema": schema}

@@ -1,4 +1,6 @@
-"""What a release says: errors that are those of many runs, definite covariances, intervals, tables."""
+"""What a release says: errors that are those of many runs, definite covariances, intervals,
+tables.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,15 @@ from fedmf.streaming.output import open_output
 from fedmf.streaming.release import TOO_FEW, Renderer
 from fedmf.streaming.state import Releases
 
-N, D = 12, 3
+N = 12
+D = 3
 FALSE_ALARM = 1e-6
 
 
 def planned(layout: Layout, rounds: int = N, **more: Any) -> StreamPlan:
-    settings = Settings(**{"clip_norm": 1.0, "epsilon": 8.0, "delta": 1e-5, "rounds": rounds, **more})
+    settings = Settings(
+        **{"clip_norm": 1.0, "epsilon": 8.0, "delta": 1e-5, "rounds": rounds, **more}
+    )
     return StreamPlan.of(settings, layout, rounds)
 
 
@@ -47,18 +52,23 @@ def released(plan: StreamPlan, x: np.ndarray, seed: int) -> Releases:
 
 @pytest.mark.parametrize(
     ("workload", "second", "every"),
-    [("average", "full", 1), ("prefix", "diagonal", 1), ("window:3", "full", 1), ("average", "full", 5)],
+    [
+        ("average", "full", 1),
+        ("prefix", "diagonal", 1),
+        ("window:3", "full", 1),
+        ("average", "full", 5),
+    ],
 )
 def test_standard_errors_are_those_of_many_runs(workload: str, second: str, every: int) -> None:
-    """200 keys: squared deviations from the truth over the variance stated, against χ²; σ/√2 is rejected.
-    With 12 rows and R = 5 the last release has 2 rows more than the one before.
+    """200 keys: squared deviations from the truth over the variance stated, against χ²; σ/√2 is
+    rejected. With 12 rows and R = 5 the last release has 2 rows more than the one before.
 
     A covariance's error is an estimate of its own: its mean square over runs is within a fifth.
     """
-    plan, runs = (
-        planned(Layout(("a", "b")), workloads=(workload,), second_moment=second, release_every=every),
-        200,
+    plan = planned(
+        Layout(("a", "b")), workloads=(workload,), second_moment=second, release_every=every
     )
+    runs = 200
     x = np.tile([[0.6, -0.3]], (N, 1))
     found = [Renderer(plan, raw=True).fields(released(plan, x, seed)) for seed in range(runs)]
     t = found[0]["t"]
@@ -88,16 +98,24 @@ def test_standard_errors_are_those_of_many_runs(workload: str, second: str, ever
 
 @pytest.mark.parametrize("workload", ["average", "exponential:0.7"])
 def test_mean_and_raw_covariance_have_no_bias(workload: str) -> None:
-    """2000 coordinates with the same course: their mean against the weighted moments of that course."""
-    d, n = 2000, 8
+    """2000 coordinates with the same course: their mean against the weighted moments of that
+    course.
+    """
+    d = 2000
+    n = 8
     course = np.linspace(0.2, 1.0, n)
     plan = planned(
-        Layout(tuple(map(str, range(d)))), n, workloads=(workload,), second_moment="diagonal",
-        clip_norm=1.01 * d**0.5, epsilon=5000.0,
-    )  # fmt: skip
+        Layout(tuple(map(str, range(d)))),
+        n,
+        workloads=(workload,),
+        second_moment="diagonal",
+        clip_norm=1.01 * d**0.5,
+        epsilon=5000.0,
+    )
     fields = Renderer(plan, raw=True).fields(released(plan, np.tile(course[:, None], (1, d)), 1))
     A = plan.workloads[0].materialize()
-    weights, limit = A / A.sum(axis=1, keepdims=True), stats.norm.ppf(1 - FALSE_ALARM / (4 * n))
+    weights = A / A.sum(axis=1, keepdims=True)
+    limit = stats.norm.ppf(1 - FALSE_ALARM / (4 * n))
     for t in range(n):
         mean = float(weights[t] @ course)
         variance = float(weights[t] @ course**2) - mean**2
@@ -111,23 +129,28 @@ RUNS = 600
 @pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_intervals_hold_what_they_are_of(adjacency: str, counted: bool) -> None:
-    """Of 600 streams over the same rows, means in 95 % of their intervals and variances, covariances and
-    correlations in at least that; the covariance is definite always. Where valid rows are counted, a fifth of
-    the rows are not."""
-    rng, n = np.random.default_rng(3), 400
+    """Of 600 streams over the same rows, means in 95 % of their intervals and variances,
+    covariances and correlations in at least that; the covariance is definite always. Where valid
+    rows are counted, a fifth of the rows are not.
+    """
+    rng = np.random.default_rng(3)
+    n = 400
     x = np.clip(rng.multivariate_normal([0.3, 0.1], [[0.05, 0.03], [0.03, 0.04]], n), -0.7, 0.7)
     number = {"kind": "number", "lower": -1, "upper": 1, "nullable": True}
     more: dict[str, Any] = {"adjacency": adjacency, "release_every": n, "epsilon": 2.0}
-    rows, layout = x, Layout(("a", "b"))
+    rows = x
+    layout = Layout(("a", "b"))
     if counted:
         more |= {"schema": Schema.from_dict({"a": number, "b": number}), "clip_norm": 2**0.5}
         weight = Settings(1.0, 0.1, 2**0.5, schema=more["schema"]).count_weight
         valid = np.arange(n) % 5 > 0
-        rows, layout = np.column_stack([x, np.full(n, weight)]) * valid[:, None], Layout(("a", "b", "count"))
+        rows = np.column_stack([x, np.full(n, weight)]) * valid[:, None]
+        layout = Layout(("a", "b", "count"))
         x = x[valid]
     plan = planned(layout, n, **more)
     renderer = Renderer(plan)
-    mean, covariance = x.mean(axis=0), np.cov(x.T, bias=True)
+    mean = x.mean(axis=0)
+    covariance = np.cov(x.T, bias=True)
     truth = {"mean": mean, "covariance": covariance, "correlation": np.corrcoef(x.T)}
     held = {name: np.zeros_like(value) for name, value in truth.items()}
     for seed in range(RUNS):
@@ -142,36 +165,49 @@ def test_intervals_hold_what_they_are_of(adjacency: str, counted: bool) -> None:
 
 def test_valid_rows_are_counted_in_the_columns_own_units() -> None:
     """By definition: z = (x − 15)/10, c a row that counts, means c·Y/R mapped back."""
-    number = {"kind": "number", "lower": 0, "upper": 40, "center": 15, "scale": 10, "nullable": True}
+    number = {
+        "kind": "number",
+        "lower": 0,
+        "upper": 40,
+        "center": 15,
+        "scale": 10,
+        "nullable": True,
+    }
     schema = Schema.from_dict({"speed": number, "load": {**number, "scale": 5}})
     settings = Settings(8.0, 1e-5, 3.0, rounds=N, schema=schema)
-    c, plan = (
-        settings.count_weight,
-        planned(Layout(("speed", "load", "valid rows")), clip_norm=3.0, schema=schema),
-    )
+    c = settings.count_weight
+    plan = planned(Layout(("speed", "load", "valid rows")), clip_norm=3.0, schema=schema)
     z = np.array([[0.5, -0.4, c]] * 9 + [[0, 0, 0]] * 3)
     told = Renderer(plan, raw=True).fields(given := released(plan, z, 4))
-    Y, R, v = told["sum"][:, :2], told["sum"][:, 2], plan.variances(0, given.t)
+    Y = told["sum"][:, :2]
+    R = told["sum"][:, 2]
+    v = plan.variances(0, given.t)
     found = fieller(Y, R, v, c)
-    scales, centers = np.array([10, 5]), np.array([15, 15])
+    scales = np.array([10, 5])
+    centers = np.array([15, 15])
     np.testing.assert_allclose(told["mean"], centers + scales * found.mean)
     np.testing.assert_allclose(told["mean_low"], np.clip(centers + scales * found.low, 0, 40))
     np.testing.assert_allclose(told["mean_standard_error"], scales * found.error)
     np.testing.assert_allclose(told["valid_share"], R / c)
     few = 1.959964 * np.sqrt(v) >= R
     assert ((told["too_few"] == TOO_FEW) == few).all()
-    m, share, at = c * Y / R[:, None], R / c, ~few
+    m = c * Y / R[:, None]
+    share = R / c
+    at = ~few
     outer = m[:, :, None] * m[:, None, :]
     expected = told["sum_of_squares"][:, :2, :2] / share[:, None, None] - outer
     expected += (v / share**2)[:, None, None] * (np.eye(2) + outer / c**2)
-    np.testing.assert_allclose(told["covariance_raw"][at], (expected * np.outer(scales, scales))[at])
+    np.testing.assert_allclose(
+        told["covariance_raw"][at], (expected * np.outer(scales, scales))[at]
+    )
     assert np.isnan(told["covariance"][few]).all()
     assert (np.linalg.eigvalsh(told["covariance"][at]) > 0).all()
 
 
 def test_the_files_say_the_same(tmp_path: Path) -> None:
     """JSON lines, CSV and Parquet; sums and the unbiased covariance where they are asked for."""
-    settings, source = Settings(**BUDGET), write_rows(tmp_path / "rows.csv", 0.3 * sample(N, D))
+    settings = Settings(**BUDGET)
+    source = write_rows(tmp_path / "rows.csv", 0.3 * sample(N, D))
     for raw in (False, True):
         folder = tmp_path / str(raw)
         folder.mkdir()
@@ -217,11 +253,19 @@ def test_a_release_scores_rows_and_is_a_density(tmp_path: Path) -> None:
     assert release.threshold(0.4, ordinary=x) == pytest.approx(distances.max(), rel=1e-9)
     with pytest.raises(AttributeError):
         release.nothing  # noqa: B018
-    plain = {name: value for name, value in line.items() if not name.startswith(("sum", "covariance_raw"))}
-    with pytest.raises(ValueError, match=r"for a threshold; got none\. Release with --raw \(raw=True"):
+    plain = {
+        name: value
+        for name, value in line.items()
+        if not name.startswith(("sum", "covariance_raw"))
+    }
+    with pytest.raises(
+        ValueError, match=r"for a threshold; got none\. Release with --raw \(raw=True"
+    ):
         PrivateRelease.from_dict(plain).threshold()
     assert PrivateRelease.from_dict(plain).score(x).shape == (2,)
-    with PrivateStream(tmp_path / "b", **BUDGET, dimension=2, rounds=4, second_moment="trace") as stream:
+    with PrivateStream(
+        tmp_path / "b", **BUDGET, dimension=2, rounds=4, second_moment="trace"
+    ) as stream:
         other = stream.push([0.5, 0.1], user="ann")
     assert other.covariance is None
     assert other.sum_of_squares is not None

@@ -1,4 +1,6 @@
-"""Everything that a stream says is a function of the integers that left, of the plan and of public values."""
+"""Everything that a stream says is a function of the integers that left, of the plan and of public
+values.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from fedmf.streaming.state import Releases
 def replayed(
     plan: StreamPlan, public: list[tuple[str, ...]], integers: dict[Domain, list[np.ndarray]]
 ) -> Releases:
-    """The released numbers again, without a key, sums, rows or the order in which rows came together.
+    """The released numbers again, without a key, sums, rows or the order in which rows came
+    together.
 
     Args:
         plan: as it was recorded.
@@ -39,7 +42,10 @@ def replayed(
     else:
         second = plan.second_moment.features_of_each(first)
         variances = torch.from_numpy(made.first.noise_row_variances()[: len(first)].copy())
-        second = second - made.first_std**2 * variances[:, None] * plan.second_moment.of_isotropic_noise()
+        second = (
+            second
+            - made.first_std**2 * variances[:, None] * plan.second_moment.of_isotropic_noise()
+        )
     works = plan.workloads
     moments = zip(works, (first, second), strict=True)
     numbers = [RunningWorkload(A, moment.shape[1]).extend(moment) for A, moment in moments]
@@ -63,16 +69,31 @@ NUMBER = {"kind": "number", "lower": -1, "upper": 1, "nullable": True}
 CASES: dict[str, dict[str, Any]] = {
     "joint": {"timestamp": "x2", "columns": ("x0", "x1")},
     "joint, two matrices": {
-        "mechanisms": ("bisr", "blt"), "workloads": ("window:3", "exponential:0.8"), "release_every": 4,
+        "mechanisms": ("bisr", "blt"),
+        "workloads": ("window:3", "exponential:0.8"),
+        "release_every": 4,
     },
-    "independent": {"method": "independent", "second_moment": "diagonal", "mechanisms": ("banded-toeplitz",)},
-    "concatenated": {"method": "concatenated", "second_moment": "trace", "adjacency": "replace-one"},
-    "post-processing": {"method": "post-processing", "mechanisms": ("cgd",), "workloads": ("prefix",)},
+    "independent": {
+        "method": "independent",
+        "second_moment": "diagonal",
+        "mechanisms": ("banded-toeplitz",),
+    },
+    "concatenated": {
+        "method": "concatenated",
+        "second_moment": "trace",
+        "adjacency": "replace-one",
+    },
+    "post-processing": {
+        "method": "post-processing",
+        "mechanisms": ("cgd",),
+        "workloads": ("prefix",),
+    },
     "post-processing, blocks": {"method": "post-processing", "second_moment": "1,2"},
     "counted rows": {
-        "schema": Schema.from_dict({f"x{i}": NUMBER for i in range(D)}), "release_every": 7,
+        "schema": Schema.from_dict({f"x{i}": NUMBER for i in range(D)}),
+        "release_every": 7,
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -82,7 +103,8 @@ def test_every_line_is_a_function_of_the_integers_that_left(
     monkeypatch.setattr("fedmf.streaming.session._MOST_ROWS", 8)
     settings = Settings(**{**BUDGET, "seed": None, "rounds": N, **CASES[name]})
     x = 0.5 * sample()
-    source, part = write_rows(tmp_path / "rows.csv", x), write_rows(tmp_path / "part.csv", x[:17])
+    source = write_rows(tmp_path / "rows.csv", x)
+    part = write_rows(tmp_path / "part.csv", x[:17])
     for output in ("out.csv", "out.parquet"):
         folder = tmp_path / output.rpartition(".")[2]
         folder.mkdir()

@@ -55,7 +55,9 @@ def rows_of(reader: Reader, most: int = 5) -> list[tuple[str | None, list[float]
     found = []
     while (block := reader.read(most)) is not None:
         users = block.users or [None] * len(block)
-        found += [(users[i], block.values[i].tolist(), i in block.faults) for i in range(len(block))]
+        found += [
+            (users[i], block.values[i].tolist(), i in block.faults) for i in range(len(block))
+        ]
     return found
 
 
@@ -66,13 +68,16 @@ def settings(**more: Any) -> Settings:
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_csv_rows_whatever_comes_together(tmp_path: Path, size: int) -> None:
     (tmp_path / "rows.csv").write_bytes(CSV)
-    with open_reader(tmp_path / "rows.csv", settings(columns=("x", "y"), user_column="user")) as reader:
+    with open_reader(
+        tmp_path / "rows.csv", settings(columns=("x", "y"), user_column="user")
+    ) as reader:
         assert rows_of(reader, size) == ROWS
 
 
 def test_rows_of_a_pipe_come_as_they_arrive() -> None:
     """Byte by byte; a row is there before the next has begun."""
-    kept, (read_end, write_end) = os.dup(0), os.pipe()
+    kept = os.dup(0)
+    read_end, write_end = os.pipe()
     os.dup2(read_end, 0)
     os.close(read_end)
     seen = threading.Event()
@@ -109,7 +114,9 @@ def test_parquet_and_its_labels(tmp_path: Path) -> None:
         }
     )
     parquet.write_table(table, place)
-    with open_reader(place, settings(columns=("x",), user_column="user", timestamp="when")) as reader:
+    with open_reader(
+        place, settings(columns=("x",), user_column="user", timestamp="when")
+    ) as reader:
         assert reader.layout.columns == ("x",)
         blocks = [reader.read(1), reader.read(5)]
     told = [label for block in blocks if block is not None for label in block.labels]
@@ -135,8 +142,11 @@ def test_parquet_and_its_labels(tmp_path: Path) -> None:
 
 
 def test_the_first_row_of_json_lines_decides_no_other(tmp_path: Path) -> None:
-    """A list where none is declared spoils its row alone, and so does none where an input continues lists."""
-    path, good = tmp_path / "rows.jsonl", {"user": "bob", "x": 0.5, "y": 1}
+    """A list where none is declared spoils its row alone, and so does none where an input continues
+    lists.
+    """
+    path = tmp_path / "rows.jsonl"
+    good = {"user": "bob", "x": 0.5, "y": 1}
     for bad in ({"x": [1]}, {"user": ["ann"]}, {"y": None}):
         path.write_text(f"{json.dumps(good | bad)}\n{json.dumps(good)}\n")
         with open_reader(path, settings(columns=("x", "y"), user_column="user")) as reader:
@@ -171,13 +181,18 @@ def test_inputs_without_rows_or_columns_are_refused(
     tmp_path: Path, text: str, more: dict[str, Any], message: str
 ) -> None:
     (tmp_path / "rows.csv").write_text(text)
-    with pytest.raises(InputError, match=message), open_reader(tmp_path / "rows.csv", settings(**more)):
+    with (
+        pytest.raises(InputError, match=message),
+        open_reader(tmp_path / "rows.csv", settings(**more)),
+    ):
         pass
 
 
-COUNT, AT = 12, 5
+COUNT = 12
+AT = 5
 BUDGET = (
-    "--clip-norm 1 --epsilon 8 --delta 1e-5 --seed 3 --workload prefix --user-column user --columns x,y --raw"
+    "--clip-norm 1 --epsilon 8 --delta 1e-5 --seed 3 --workload prefix --user-column user --columns"
+    " x,y --raw"
 )
 LINES = {
     "text": "u5,0.1,secret,t5",
@@ -191,14 +206,22 @@ LINES = {
 def test_an_invalid_row_shows_in_its_own_contribution_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], bad: str
 ) -> None:
-    """Screen, exit code and releases of a stream with an invalid row, and labels; bit for bit those with
-    zeros in its place."""
+    """Screen, exit code and releases of a stream with an invalid row, and labels; bit for bit those
+    with zeros in its place.
+    """
     x = np.random.default_rng(0).uniform(-0.4, 0.4, size=(COUNT, 2))
     labels = "" if bad in ("short", "more") else "t5"
-    worlds = {"good": f"u5,{x[AT][0]!r},{x[AT][1]!r},t5", "zero": f"u5,0,0,{labels}", "bad": LINES[bad]}
+    worlds = {
+        "good": f"u5,{x[AT][0]!r},{x[AT][1]!r},t5",
+        "zero": f"u5,0,0,{labels}",
+        "bad": LINES[bad],
+    }
     found = {}
     for name, line in worlds.items():
-        lines = ["user,x,y,when", *(f"u{i},{a!r},{b!r},t{i}" for i, (a, b) in enumerate(x.tolist()))]
+        lines = [
+            "user,x,y,when",
+            *(f"u{i},{a!r},{b!r},t{i}" for i, (a, b) in enumerate(x.tolist())),
+        ]
         lines[1 + AT] = line.replace("np.float64(", "").replace(")", "")
         (tmp_path / name).write_text("\n".join(lines) + "\n")
         options = "--timestamp when --input-format csv"
@@ -211,5 +234,7 @@ def test_an_invalid_row_shows_in_its_own_contribution_alone(
     assert len(found["good"][2]) == len(found["bad"][2]) == COUNT
     for t, (with_row, without) in enumerate(zip(found["good"][2], found["bad"][2], strict=True)):
         expected = x[AT] if t >= AT else np.zeros(2)
-        np.testing.assert_allclose(np.subtract(with_row["sum"], without["sum"]), expected, atol=1e-12)
+        np.testing.assert_allclose(
+            np.subtract(with_row["sum"], without["sum"]), expected, atol=1e-12
+        )
     assert found["bad"][2][AT]["timestamp"] == labels

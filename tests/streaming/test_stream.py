@@ -1,4 +1,6 @@
-"""A stream as a whole: equal to single steps, users held to their contract, invalid rows, restarts."""
+"""A stream as a whole: equal to single steps, users held to their contract, invalid rows,
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ def test_releases_are_those_of_single_steps(tmp_path: Path) -> None:
     x = sample()
     settings = Settings(**BUDGET, mechanisms=("banded-toeplitz",), bands=8, objective="rmse")
     run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", x), raw=True)
-    part, work = Participation(N, 1, N), average(N)
+    part = Participation(N, 1, N)
+    work = average(N)
     C = build("banded-toeplitz", part, work, params={"bands": 8}).factorization
     sigma = json.loads((tmp_path / "state/statement.json").read_text())["noise_multiplier"]
     made = jme(C, C, part, UserRange(1.0, D), sigma)
@@ -60,13 +63,17 @@ def test_releases_are_those_of_single_steps(tmp_path: Path) -> None:
     assert len(found) == N
     for t, row in enumerate(torch.from_numpy(x), start=1):
         block = stream.release_sum(row[None])
-        release = MomentRelease(block.t, block.first[0], stream.second_moment.unpack(block.second[0]))
+        release = MomentRelease(
+            block.t, block.first[0], stream.second_moment.unpack(block.second[0])
+        )
         got = found[t - 1]
         assert got["t"] == t
         assert got["sum"] == got["mean"] == release.first.tolist()
         assert got["sum_of_squares"] == release.second.tolist()
         density = theory.gaussian_estimate(release, float(variances[t - 1]))
-        np.testing.assert_allclose(got["covariance_raw"], density.covariance, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            got["covariance_raw"], density.covariance, rtol=1e-12, atol=1e-12
+        )
         assert np.linalg.eigvalsh(got["covariance"]).min() > 0
 
 
@@ -127,8 +134,11 @@ class Kept(Output):
     ],
     ids=["independent", "window", "post-processing", "concatenated"],
 )
-def test_output_does_not_depend_on_what_comes_together(tmp_path: Path, more: dict[str, Any]) -> None:
-    x, outputs = sample(), []
+def test_output_does_not_depend_on_what_comes_together(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    x = sample()
+    outputs = []
     plan = StreamPlan.of(Settings(**BUDGET, rounds=N, **more), Pieces(x, 0).layout, N)
     for seed in range(3):
         output = Kept()
@@ -148,10 +158,14 @@ def test_output_does_not_depend_on_what_comes_together(tmp_path: Path, more: dic
 
 
 def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
-    """Objects that no name makes: kept by coefficients, with the releases of the same matrix by name."""
+    """Objects that no name makes: kept by coefficients, with the releases of the same matrix by
+    name.
+    """
     x = sample()
-    by_name, statement = Settings(**BUDGET, rounds=N, mechanisms=("bsr",), bands=4), {}
-    source, outputs = write_rows(tmp_path / "rows.csv", x), []
+    by_name = Settings(**BUDGET, rounds=N, mechanisms=("bsr",), bands=4)
+    statement = {}
+    source = write_rows(tmp_path / "rows.csv", x)
+    outputs = []
     C = build("bsr", Participation(N, 1, N), average(N), params={"bands": 4}).factorization
     given = Settings(**BUDGET, rounds=N, mechanisms=(C,))
     statement: dict[str, Any] = {}
@@ -176,7 +190,9 @@ def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
 def test_each_moment_gets_the_matrix_of_its_workload() -> None:
     """One name and two workloads are two matrices; one name for one workload is one."""
     layout = Layout(("a", "b"))
-    settings = Settings(**BUDGET, mechanisms=("banded-toeplitz",), workloads=("prefix", "average"), bands=4)
+    settings = Settings(
+        **BUDGET, mechanisms=("banded-toeplitz",), workloads=("prefix", "average"), bands=4
+    )
     both = StreamPlan.of(settings, layout, N).mechanism
     alone = StreamPlan.of(replace(settings, workloads=("average",)), layout, N).mechanism
     assert both.second is not None
@@ -199,7 +215,11 @@ def test_the_record_keeps_its_noise_and_that_must_follow(tmp_path: Path) -> None
 
 def test_the_statement_says_what_must_stay_secret_and_who_states_it(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.csv", sample(), [f"u{i % 20}" for i in range(N)])
-    contract: dict[str, Any] = {"user_column": "user", "max_participations": 3, "min_separation": 10}
+    contract: dict[str, Any] = {
+        "user_column": "user",
+        "max_participations": 3,
+        "min_separation": 10,
+    }
     statement = run_once(tmp_path, Settings(**BUDGET, **contract), source)
     written = json.loads((tmp_path / "state/statement.json").read_text())
     assert written == {name: value for name, value in statement.items() if name != "counts"}
@@ -211,7 +231,9 @@ def test_the_statement_says_what_must_stay_secret_and_who_states_it(tmp_path: Pa
     assert 0 < written["mu_spent"] < written["mu"]
     public = PrivacyStatement(written).public()
     for content in (public.to_json(), public.render_text()):
-        assert not any(word in content for word in ("spent", "actual_", "participated", "not private"))
+        assert not any(
+            word in content for word in ("spent", "actual_", "participated", "not private")
+        )
     assert (tmp_path / "state/statement.txt").read_text() == PrivacyStatement(written).render_text()
     for name in ("statement.json", "statement.txt", "operator.json"):
         assert (tmp_path / "state" / name).stat().st_mode & 0o777 == 0o600
@@ -230,7 +252,9 @@ def test_users_beyond_their_contract_are_left_out(tmp_path: Path, seed: int) -> 
     """Greedy admission, written out again; who is let in does not depend on what rows hold."""
     rng = random.Random(seed)
     users = [f"u{rng.randint(0, 11)}" for _ in range(60)]
-    x, k, b = sample(60), 3, 4
+    x = sample(60)
+    k = 3
+    b = 4
     admitted: list[tuple[str, int]] = []
     beyond_k = within_b = read = 0
     for user in users:
@@ -241,7 +265,8 @@ def test_users_beyond_their_contract_are_left_out(tmp_path: Path, seed: int) -> 
                 break
             admitted.append((user, step))
         else:
-            beyond_k, within_b = beyond_k + (len(own) >= k), within_b + (len(own) < k)
+            beyond_k = beyond_k + (len(own) >= k)
+            within_b = within_b + (len(own) < k)
         read += 1
     assert contract_kept(admitted, k, b)
     assert beyond_k + within_b > 5
@@ -254,9 +279,13 @@ def test_users_beyond_their_contract_are_left_out(tmp_path: Path, seed: int) -> 
         folder.mkdir()
         got = run_once(folder, settings, write_rows(folder / "rows.csv", values, users))
         assert got["counts"] | {"clipped": 0} == {
-            "rows": read, "steps": len(admitted), "clipped": 0, "zeroed": 0, "beyond_k": beyond_k,
+            "rows": read,
+            "steps": len(admitted),
+            "clipped": 0,
+            "zeroed": 0,
+            "beyond_k": beyond_k,
             "within_b": within_b,
-        }  # fmt: skip
+        }
         assert got["actual_max_participations"] <= k
         assert got["actual_min_separation"] >= b
         assert got["epsilon_spent"] <= got["epsilon"]
@@ -265,10 +294,16 @@ def test_users_beyond_their_contract_are_left_out(tmp_path: Path, seed: int) -> 
 
 
 def test_spent_epsilon_is_that_of_the_recorded_contract(tmp_path: Path) -> None:
-    """k = 3 planned and every user seen once: the noise is √3 times what one participation needs."""
+    """k = 3 planned and every user seen once: the noise is √3 times what one participation
+    needs.
+    """
     users = [f"u{i}" for i in range(N)]
     settings = Settings(
-        **BUDGET, user_column="user", max_participations=3, min_separation=10, mechanisms=("identity",)
+        **BUDGET,
+        user_column="user",
+        max_participations=3,
+        min_separation=10,
+        mechanisms=("identity",),
     )
     got = run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", sample(), users))
     expected = gaussian_epsilon(got["noise_multiplier"] * 3**0.5, 1e-5)
@@ -286,7 +321,13 @@ def write(path: Path, rows: pd.DataFrame) -> Path:
     return path
 
 
-LABELS: dict[str, Any] = {**BUDGET, "rounds": 12, "timestamp": "when", "row_id": "id", "columns": ("x",)}
+LABELS: dict[str, Any] = {
+    **BUDGET,
+    "rounds": 12,
+    "timestamp": "when",
+    "row_id": "id",
+    "columns": ("x",),
+}
 
 
 def labelled(path: Path, stop: int, begin: int = 0) -> Path:
@@ -297,10 +338,12 @@ def labelled(path: Path, stop: int, begin: int = 0) -> Path:
 
 @pytest.mark.parametrize("output", ["o", "o.parquet"])
 def test_a_stream_in_parts_ends_with_the_same_bytes(tmp_path: Path, output: str) -> None:
-    """Cut and lost outputs are made again from the state alone, whatever the input still holds; labels go
-    with their releases."""
+    """Cut and lost outputs are made again from the state alone, whatever the input still holds;
+    labels go with their releases.
+    """
     settings = Settings(**LABELS)
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole = tmp_path / "whole"
+    parts = tmp_path / "parts"
     whole.mkdir(), parts.mkdir()
     run_once(whole, settings, labelled(tmp_path / "rows.csv", 12), output)
     for stop in (1, 5, 9):
@@ -315,8 +358,10 @@ def test_a_stream_in_parts_ends_with_the_same_bytes(tmp_path: Path, output: str)
     assert (parts / output).read_bytes() == (whole / output).read_bytes()
     if output == "o":
         assert [(line["row_id"], line["timestamp"]) for line in releases(parts / output)][::4] == [
-            ("k0", "2026-01-01"), ("k4", "2026-01-05"), ("k8", "2026-01-09"),
-        ]  # fmt: skip
+            ("k0", "2026-01-01"),
+            ("k4", "2026-01-05"),
+            ("k8", "2026-01-09"),
+        ]
 
 
 def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
@@ -335,7 +380,9 @@ def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="input must have the 9 rows that were dealt with before"):
         run_once(tmp_path, settings, labelled(source, 5))
     with sqlite3.connect(tmp_path / "state/stream.sqlite") as connection:
-        changed = connection.execute("UPDATE commits SET about = replace(about, 'k4', 'k5')").rowcount
+        changed = connection.execute(
+            "UPDATE commits SET about = replace(about, 'k4', 'k5')"
+        ).rowcount
     connection.close()
     assert changed >= 1
     with pytest.raises(LedgerError, match="not as it was written"):
@@ -343,14 +390,19 @@ def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_next_rows_alone_are_refused_also_after_an_invalid_row(tmp_path: Path) -> None:
-    settings, source = Settings(**LABELS), labelled(tmp_path / "rows.csv", 6)
+    settings = Settings(**LABELS)
+    source = labelled(tmp_path / "rows.csv", 6)
     lines = source.read_text().splitlines()
     source.write_text("\n".join([*lines[:-1], "k5,late,2026-01-06"]) + "\n")
     run_once(tmp_path, settings, source)
     with pytest.raises(InputError, match=r"the first 6 rows must be those.*--from-row 7"):
         run_once(tmp_path, settings, labelled(tmp_path / "next.csv", 12, begin=6))
-    source.write_text("\n".join([*lines, *(tmp_path / "next.csv").read_text().splitlines()[1:]]) + "\n")
-    assert run_once(tmp_path, settings, source)["rounds_released"] == 12  # row 6 may be whole by now
+    source.write_text(
+        "\n".join([*lines, *(tmp_path / "next.csv").read_text().splitlines()[1:]]) + "\n"
+    )
+    assert (
+        run_once(tmp_path, settings, source)["rounds_released"] == 12
+    )  # row 6 may be whole by now
 
 
 def test_invalid_rows_count_as_zeros(tmp_path: Path) -> None:
@@ -360,7 +412,10 @@ def test_invalid_rows_count_as_zeros(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
     x[3] = 0.0
     settings = Settings(**BUDGET, rounds=8)
-    for name, source in (("bad", tmp_path / "bad.csv"), ("zero", write_rows(tmp_path / "zero.csv", x))):
+    for name, source in (
+        ("bad", tmp_path / "bad.csv"),
+        ("zero", write_rows(tmp_path / "zero.csv", x)),
+    ):
         (tmp_path / name).mkdir()
         told = run_once(tmp_path / name, settings, source)
         assert told["counts"]["zeroed"] == int(name == "bad")
@@ -370,7 +425,8 @@ def test_invalid_rows_count_as_zeros(tmp_path: Path) -> None:
 def test_a_release_that_failed_ends_the_process_and_the_next_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, settings = write_rows(tmp_path / "rows.csv", sample()), Settings(**BUDGET, columns=("x0",))
+    source = write_rows(tmp_path / "rows.csv", sample())
+    settings = Settings(**BUDGET, columns=("x0",))
     (tmp_path / "plain").mkdir()
     run_once(tmp_path / "plain", settings, source)
     monkeypatch.setattr("fedmf.streaming.session._MOST_ROWS", 7)

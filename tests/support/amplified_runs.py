@@ -1,7 +1,10 @@
 """Small runs whose noise counts on secret cohorts."""
 
-USERS, ROUNDS, BINS = 24, 12, 4
-EPSILON, DELTA = 1.0, 1e-2
+USERS = 24
+ROUNDS = 12
+BINS = 4
+EPSILON = 1.0
+DELTA = 1e-2
 #: Cohorts of 6 fill four bins; the other samplers need room for chance.
 COHORT = {"cyclic-poisson": 3, "balls-in-bins": 6, "b-min-sep": 3}
 ACCOUNTANTS = list(COHORT)

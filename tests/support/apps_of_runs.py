@@ -25,25 +25,35 @@ def wrapped(run: Run, path: Path, **options: object) -> CorrelatedNoise:
     privacy = run.privacy
     assert isinstance(privacy, UserLevel)
     arguments = {
-        "users": run.task_source.users, "mechanism": run.noise, "run_dir": path,
-        "server_optimizer": run.server, "extra_releases": run.extra_releases, "clipping": run.clipping,
-    }  # fmt: skip
+        "users": run.task_source.users,
+        "mechanism": run.noise,
+        "run_dir": path,
+        "server_optimizer": run.server,
+        "extra_releases": run.extra_releases,
+        "clipping": run.clipping,
+    }
     return CorrelatedNoise(FedAvg(), privacy, run.cohorts, **{**arguments, **options})  # type: ignore[arg-type]
 
 
 def local_clients(run: Run) -> ClientApp:
     """An app whose node p trains user p as the run does."""
-    trainer, app = LocalTrainer(TASK, run.client), ClientApp()
+    trainer = LocalTrainer(TASK, run.client)
+    app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        received, config = message.content["arrays"], message.content["config"]
+        received = message.content["arrays"]
+        config = message.content["config"]
         assert isinstance(received, ArrayRecord)
         values = {name: torch.from_numpy(array.numpy().copy()) for name, array in received.items()}
         flat = TASK.model.flatten(values)
-        user, t = int(context.node_config["partition-id"]), int(config["server-round"]) - 1  # type: ignore[index]
+        user = int(context.node_config["partition-id"])  # type: ignore[index]
+        t = int(config["server-round"]) - 1  # type: ignore[index]
         update = trainer.updates(flat, [TASK.dataset.user_ids[user]], t)[0]  # type: ignore[attr-defined]
-        sent = {name: Array(tensor.numpy()) for name, tensor in TASK.model.unflatten(flat + update).items()}
+        sent = {
+            name: Array(tensor.numpy())
+            for name, tensor in TASK.model.unflatten(flat + update).items()
+        }
         content = {"arrays": ArrayRecord(sent), "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(content), reply_to=message)
 
@@ -51,7 +61,9 @@ def local_clients(run: Run) -> ClientApp:
 
 
 def same_as_a_run(run: Run, path: Path) -> None:
-    """Models agree up to the float32 rounding of what clients send; statements agree in what they promise."""
+    """Models agree up to the float32 rounding of what clients send; statements agree in what they
+    promise.
+    """
     expected = fedmf.simulate(run, path / "run")
     strategy = wrapped(run, path / "app")
     grid = InProcessGrid(local_clients(run), nodes=run.task_source.users)
@@ -59,9 +71,16 @@ def same_as_a_run(run: Run, path: Path) -> None:
     assert result.arrays is not None
     mine = np.concatenate([array.numpy().reshape(-1) for array in result.arrays.values()])
     np.testing.assert_allclose(mine, expected.parameters.numpy(), atol=2e-5)
-    theirs, ours = expected.statement.to_dict(), strategy.statement().to_dict()
+    theirs = expected.statement.to_dict()
+    ours = strategy.statement().to_dict()
     promised = [
-        "noise_multiplier", "epsilon", "sampling", "mechanism", "params", "sensitivity", "noise_std",
-    ]  # fmt: skip
+        "noise_multiplier",
+        "epsilon",
+        "sampling",
+        "mechanism",
+        "params",
+        "sensitivity",
+        "noise_std",
+    ]
     assert {name: ours[name] for name in promised} == {name: theirs[name] for name in promised}
     strategy.close()

@@ -1,4 +1,6 @@
-"""Tasks that must be refused before anything is spent: what is wrong, and what the one line says."""
+"""Tasks that must be refused before anything is spent: what is wrong, and what the one line
+says.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ class Scaled(nn.Module):
 
     def __init__(self, after: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.inner, self.after = nn.Linear(6, 4), after
+        self.inner = nn.Linear(6, 4)
+        self.after = after
 
     def forward(self, features: Tensor) -> Tensor:
         return self.after(self.inner(features))
@@ -72,7 +75,12 @@ CROSS_ENTROPY = "loss must take outputs (5, 4) float32 and declared labels"
 BROKEN: dict[str, tuple[Callable[[], Task], tuple[str, ...], bool]] = {
     "features of the wrong shape": (
         lambda: with_model(mlp(5, (7,), 4, seed=0)),
-        ("model must take the declared features, (6,) float32; got RuntimeError: mat1 and mat2 shapes",),
+        (
+            (
+                "model must take the declared features, (6,) float32; got RuntimeError: mat1 and"
+                " mat2 shapes"
+            ),
+        ),
         True,
     ),
     "labels of the wrong type": (
@@ -111,21 +119,38 @@ BROKEN: dict[str, tuple[Callable[[], Task], tuple[str, ...], bool]] = {
         False,
     ),
     "statistics of a batch": (
-        lambda: with_model(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False))),
-        ("model must treat examples one by one; got BatchNorm1d '1'. The statistics of a batch mix them",),
+        lambda: with_model(
+            nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False))
+        ),
+        (
+            (
+                "model must treat examples one by one; got BatchNorm1d '1'. The statistics of a"
+                " batch mix them"
+            ),
+        ),
         False,
     ),
     "outputs that a metric cannot use": (
-        lambda: replace(healthy(), metrics=(ACCURACY, Metric("gap", unusable, higher_is_better=False))),
+        lambda: replace(
+            healthy(), metrics=(ACCURACY, Metric("gap", unusable, higher_is_better=False))
+        ),
         (
-            "metric gap must be a number computed from outputs (5, 4) float32; got IndexError: index 9 is",
+            (
+                "metric gap must be a number computed from outputs (5, 4) float32; got IndexError:"
+                " index 9 is"
+            ),
             "broken_tasks.py:",
         ),
         True,
     ),
     "labels beyond the declared bound": (
         lambda: replace(beyond(), structure=healthy().structure),
-        ("test part must be as the task's structure declares: test_labels must be () int64 below 4; got 4.",),
+        (
+            (
+                "test part must be as the task's structure declares: test_labels must be () int64"
+                " below 4; got 4."
+            ),
+        ),
         False,
     ),
 }

@@ -15,7 +15,9 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True)
 class Credentials:
-    """Files in a folder: ca.pem, server.pem, server.key and a pair node-<i>, node-<i>.pub for each node."""
+    """Files in a folder: ca.pem, server.pem, server.key and a pair node-<i>, node-<i>.pub for each
+    node.
+    """
 
     folder: Path
 
@@ -30,17 +32,25 @@ class Credentials:
 def make_credentials(folder: Path, nodes: int) -> Credentials:
     """A certificate for 127.0.0.1, valid for a day, and NIST P-384 keys in OpenSSH's format."""
     folder.mkdir(parents=True)
-    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    authority = ec.generate_private_key(ec.SECP384R1())
+    server = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
     _write(folder / "ca.pem", _certificate(name, name, authority, authority, is_authority=True))
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    _write(folder / "server.pem", _certificate(subject, name, server, authority, is_authority=False))
+    _write(
+        folder / "server.pem", _certificate(subject, name, server, authority, is_authority=False)
+    )
     plain = serialization.NoEncryption()
-    pem, openssh = serialization.Encoding.PEM, serialization.Encoding.OpenSSH
-    _write(folder / "server.key", server.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    pem = serialization.Encoding.PEM
+    openssh = serialization.Encoding.OpenSSH
+    _write(
+        folder / "server.key", server.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    )
     for i in range(nodes):
         key = ec.generate_private_key(ec.SECP384R1())
-        _write(folder / f"node-{i}", key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain))
+        _write(
+            folder / f"node-{i}", key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain)
+        )
         public = key.public_key().public_bytes(openssh, serialization.PublicFormat.OpenSSH)
         _write(folder / f"node-{i}.pub", public)
     return Credentials(folder)

@@ -21,7 +21,9 @@ def rows(users: list[str]) -> str:
     """A CSV of three rows for each user, the same ones wherever they are written."""
     lines = ["age,dose,who,outcome"]
     for user in users:
-        x = np.random.default_rng(int(user[-2:]) if user[-2:].isdigit() else 99).standard_normal((3, 2))
+        x = np.random.default_rng(int(user[-2:]) if user[-2:].isdigit() else 99).standard_normal(
+            (3, 2)
+        )
         lines += [f"{a:.6f},{b:.6f},{user},{'well' if a > 0 else 'ill'}" for a, b in x]
     return "\n".join(lines) + "\n"
 
@@ -38,11 +40,20 @@ def written_places(folder: Path) -> Path:
 
 
 def configuration(places: Path, **keys: object) -> dict[str, object]:
-    small = {**SMALL, "users": 12, "rounds": 6, "cohort_size": 4, "messages": "per-user", "epsilon": 8.0}
+    small = {
+        **SMALL,
+        "users": 12,
+        "rounds": 6,
+        "cohort_size": 4,
+        "messages": "per-user",
+        "epsilon": 8.0,
+    }
     return {
         **dotted(**small),
         "data.kind": "on-nodes",
-        "data.path": str(places / "nowhere" / "rows.csv"),  # what the server would open if it opened it
+        "data.path": str(
+            places / "nowhere" / "rows.csv"
+        ),  # what the server would open if it opened it
         "data.user-list": str(places / "server" / "users.txt"),
         "data.feature-columns": "age,dose",
         "data.label-column": "outcome",

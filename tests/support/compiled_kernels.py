@@ -20,8 +20,16 @@ from fedmf.clipping import gpu_kernels as clipping
 
 def clip_code(name: str, constants: dict[str, int]) -> dict[str, Any]:
     """Of a kernel of clip-and-sum for aligned float32 rows and models."""
-    kinds = {"rows": "*fp32", "origin": "*fp32", "squares": "*fp64", "factors": "*fp64", "totals": "*i64"}
-    return _compiled(getattr(clipping, name), kinds, constants, (*kinds, "step"), 90, clipping.OPTIONS)
+    kinds = {
+        "rows": "*fp32",
+        "origin": "*fp32",
+        "squares": "*fp64",
+        "factors": "*fp64",
+        "totals": "*i64",
+    }
+    return _compiled(
+        getattr(clipping, name), kinds, constants, (*kinds, "step"), 90, clipping.OPTIONS
+    )
 
 
 def _compiled(
@@ -33,8 +41,12 @@ def _compiled(
     options: Any,
 ) -> dict[str, Any]:
     """Registers, spills, opcodes and PTX of a kernel."""
-    signature = {p: "constexpr" if p in constants else kinds.get(p, "i32") for p in function.arg_names}
-    divisible = {(i,): [["tt.divisibility", 16]] for i, p in enumerate(function.arg_names) if p in aligned}
+    signature = {
+        p: "constexpr" if p in constants else kinds.get(p, "i32") for p in function.arg_names
+    }
+    divisible = {
+        (i,): [["tt.divisibility", 16]] for i, p in enumerate(function.arg_names) if p in aligned
+    }
     source = ASTSource(function, signature, constants, divisible)
     kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     with TemporaryDirectory() as folder:

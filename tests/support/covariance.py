@@ -1,8 +1,8 @@
 """Whether noise has a covariance, decided with a stated rate of false alarms; imports no fedmf.
 
-With W = C·Y/scale, Y the (n, d) noise, S = WWᵀ/d should be the identity: √d·S_ij is standard normal off the
-diagonal and d·S_ii is chi-square with d degrees of freedom. All n(n+1)/2 entries are compared, each at level
-FALSE_ALARM divided by their number.
+With W = C·Y/scale, Y the (n, d) noise, S = WWᵀ/d should be the identity: √d·S_ij is standard normal
+off the diagonal and d·S_ii is chi-square with d degrees of freedom. All n(n+1)/2 entries are
+compared, each at level FALSE_ALARM divided by their number.
 """
 
 from __future__ import annotations

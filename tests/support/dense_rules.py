@@ -26,7 +26,9 @@ def by_torch(
 
 
 def averages(decay: float, rounds: int) -> np.ndarray:
-    """Row t: weights of an exponential average with Adam's correction, (1 − β)β^{t−s}/(1 − β^{t+1})."""
+    """Row t: weights of an exponential average with Adam's correction, (1 − β)β^{t−s}/(1 −
+    β^{t+1}).
+    """
     lag = np.subtract.outer(np.arange(rounds), np.arange(rounds))
     weights = np.where(lag >= 0, (1 - decay) * decay ** np.maximum(lag, 0), 0.0)
     return weights / (1 - decay ** (np.arange(rounds)[:, None] + 1))
@@ -54,7 +56,8 @@ def adam_path(
         updates: u, shape (n, d).
         energies: q, block totals, shape (n, blocks).
     """
-    n, spread = len(updates), membership(sizes)
+    n = len(updates)
+    spread = membership(sizes)
     first = averages(betas[0], n) @ updates
     second = np.maximum(averages(betas[1], n) @ energies / np.array(sizes), 0.0)
     mean = second @ np.array(sizes) / sum(sizes)

@@ -25,7 +25,8 @@ def planned(run: Run = RUN) -> Plan:
     return plan_of(run, optimizer, DIMENSION)
 
 
-PLAN, RECORDED = planned(), RUN.to_dict()
+PLAN = planned()
+RECORDED = RUN.to_dict()
 
 
 def create(path: Path, key: NoiseKey | None = None) -> RunDirectory:

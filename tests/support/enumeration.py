@@ -1,6 +1,7 @@
 """δ(ε) of integer releases between two worlds, with every innovation of a few rounds enumerated.
 
-The rows come from the code under test, given as a function; the probabilities, the other world and δ do not.
+The rows come from the code under test, given as a function; the probabilities, the other world and
+δ do not.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Walk(Protocol):
 #: A walk for so many outcomes of so many entries.
 Start = Callable[[int, int], Walk]
 
-#: G_t of both worlds, shape (outcomes, d), as a function of t, the releases before t and R_t in both worlds.
+#: G_t of both worlds, shape (outcomes, d), as a function of t, the releases before t and R_t in
+#: both worlds.
 Sums = Callable[[int, Sequence[Integers], tuple[Integers, Integers]], tuple[Integers, Integers]]
 
 
@@ -149,10 +151,12 @@ def enumerate_worlds(start: Start, scales: Sequence[float], d: int, sums: Sums) 
 def deltas_of_laws(
     release: Callable[[Integers, int], Array | Integers], scales: Sequence[float], d: int
 ) -> Array:
-    """δ at EPSILONS of any release, by the law of each world: several innovations may lead to one release.
+    """δ at EPSILONS of any release, by the law of each world: several innovations may lead to one
+    release.
 
     Args:
-        release: innovations (outcomes, n, d) and the world, 0 or 1, to what is released, same shape.
+        release: innovations (outcomes, n, d) and the world, 0 or 1, to what is released, same
+            shape.
         scales: ρ_t.
         d: entries of a row.
     """
@@ -178,7 +182,9 @@ def fixed(first: Integers, second: Integers) -> Sums:
 
 
 def adaptive(first: Integers, second: Integers, seed: int) -> Sums:
-    """Each world's sum of a later round is its row times −1, 0 or 1, a hash of what was released."""
+    """Each world's sum of a later round is its row times −1, 0 or 1, a hash of what was
+    released.
+    """
 
     def sums(t: int, releases: Sequence[Integers], pasts: tuple[Integers, Integers]):
         hashed = np.full(len(pasts[0]), seed)
@@ -203,7 +209,9 @@ def greedy(size: int) -> Sums:
 
 
 def mixture(start: Start, scales: Sequence[float], size: int) -> tuple[Array, Array]:
-    """Laws of releases without a user, and with one who takes part in one round, drawn in secret; d = 1."""
+    """Laws of releases without a user, and with one who takes part in one round, drawn in secret; d
+    = 1.
+    """
     n = len(scales)
     second: Array | float = 0.0
     for taken in range(n):
@@ -214,7 +222,9 @@ def mixture(start: Start, scales: Sequence[float], size: int) -> tuple[Array, Ar
     return worlds.first, np.asarray(second)
 
 
-def ideal_mixture(strategy: Array, std: float, size: int, step: float = 0.08) -> tuple[Array, Array]:
+def ideal_mixture(
+    strategy: Array, std: float, size: int, step: float = 0.08
+) -> tuple[Array, Array]:
     """The same for real noise of standard deviation std: cells of a grid over C·(release)."""
     n = len(strategy)
     axis = np.arange(-REACH, REACH, step)

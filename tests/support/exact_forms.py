@@ -78,8 +78,9 @@ def inverse_of(lower: Matrix) -> Matrix:
 
 
 def exact_form(inverse: Any) -> ExactForm:
-    """That of a `Recurrence` without one of the two kinds of coefficients, `StateSpace`, `BlockSums` or
-    `SparseRows`."""
+    """That of a `Recurrence` without one of the two kinds of coefficients, `StateSpace`,
+    `BlockSums` or `SparseRows`.
+    """
     kind = type(inverse).__name__
     scale = fractions(inverse.row_scale)
     if kind == "SparseRows":

@@ -1,9 +1,9 @@
 """Real Flower processes on loopback, for tests.
 
-``flower_environment`` describes an isolated, offline Flower home. Inside it a test can start a SuperLink with
-SuperNodes (``superlink``, ``supernodes``) and submit an app to it (``flwr_run``). Every process started here,
-directly or by Flower itself, carries the test's own ``FLWR_HOME`` in its environment: ``stop_processes`` ends
-exactly those.
+``flower_environment`` describes an isolated, offline Flower home. Inside it a test can start a
+SuperLink with SuperNodes (``superlink``, ``supernodes``) and submit an app to it (``flwr_run``).
+Every process started here, directly or by Flower itself, carries the test's own ``FLWR_HOME`` in
+its environment: ``stop_processes`` ends exactly those.
 """
 
 import json
@@ -42,7 +42,9 @@ _OFFLINE = {
 
 @dataclass(frozen=True)
 class SuperLink:
-    """A running SuperLink: the connection name for ``flwr run``, its address and the folder of its logs."""
+    """A running SuperLink: the connection name for ``flwr run``, its address and the folder of its
+    logs.
+    """
 
     name: str
     address: str
@@ -53,8 +55,9 @@ class SuperLink:
 class FlowerRun:
     """What became of one ``flwr run``.
 
-    ``flwr run`` exits with 0 even when the run fails, so ``status`` ("finished:completed", "finished:failed")
-    and ``details`` (the exception's message) are the SuperLink's; they are empty when it refused the run.
+    ``flwr run`` exits with 0 even when the run fails, so ``status`` ("finished:completed",
+    "finished:failed") and ``details`` (the exception's message) are the SuperLink's; they are empty
+    when it refused the run.
     """
 
     returncode: int
@@ -71,7 +74,9 @@ class FlowerRun:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that are free on loopback, of those that the system gives to nobody by itself."""
+    """Distinct ports that are free on loopback, of those that the system gives to nobody by
+    itself.
+    """
     found: list[int] = []
     with ExitStack() as stack:
         while len(found) < count:
@@ -83,12 +88,18 @@ def free_ports(count: int) -> list[int]:
 
 
 def flower_environment(tmp_path: Path) -> dict[str, str]:
-    """Environment for Flower's commands: offline, its own home and ports, this interpreter's scripts."""
+    """Environment for Flower's commands: offline, its own home and ports, this interpreter's
+    scripts.
+    """
     home = tmp_path.resolve() / "flwr-home"
     (home / "cwd").mkdir(parents=True, exist_ok=True)
     (home / "config.toml").write_text(_CONNECTIONS)
     simulation_port, control_port = free_ports(2)
-    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONWARNINGS")}
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PYTHONPATH", "PYTHONWARNINGS")
+    }
     return env | {
         **_OFFLINE,
         "FLWR_HOME": str(home),
@@ -105,7 +116,8 @@ def flower_environment(tmp_path: Path) -> dict[str, str]:
 def superlink(
     env: Env, workdir: Path, name: str = "loopback", credentials: Credentials | None = None
 ) -> Iterator[SuperLink]:
-    """Start ``flower-superlink`` on a free port and write the connection ``name`` into the Flower config.
+    """Start ``flower-superlink`` on a free port and write the connection ``name`` into the Flower
+    config.
 
     The ServerApp runs as a child of the SuperLink, with ``workdir`` as its working directory. With
     credentials connections are encrypted, and only nodes that are registered here may connect.
@@ -115,7 +127,8 @@ def superlink(
     link = SuperLink(name, f"127.0.0.1:{port}", workdir)
     command = ["flower-superlink", "--host", "127.0.0.1", "--port", port]
     if credentials is None:
-        command, trust = [*command, "--insecure"], "insecure = true"
+        command = [*command, "--insecure"]
+        trust = "insecure = true"
     else:
         files = {"ca-certfile": "ca.pem", "certfile": "server.pem", "keyfile": "server.key"}
         for option, file in files.items():
@@ -144,7 +157,8 @@ def supernodes(
     credentials: Credentials | None = None,
     node_configs: Sequence[str] = (),
 ) -> Iterator[list[Path]]:
-    """Start ``count`` SuperNodes, partition-id 0..count-1, in the SuperLink's folder; yield their logs.
+    """Start ``count`` SuperNodes, partition-id 0..count-1, in the SuperLink's folder; yield their
+    logs.
 
     ``node_configs`` are more of their node configs, such as ``data-path='/data/rows.csv'``.
     """
@@ -156,11 +170,18 @@ def supernodes(
         else:
             command += ["--root-certificates", str(credentials.authority)]
             command += ["--auth-supernode-private-key", str(credentials.node(i))]
-        config = f"partition-id={i} num-partitions={count} {node_configs[i] if node_configs else ''}"
+        config = (
+            f"partition-id={i} num-partitions={count} {node_configs[i] if node_configs else ''}"
+        )
         command += ["--port", str(port), "--node-config", config.strip()]
         commands[link.logs / f"supernode-{i}.log"] = command
     with _running(commands, env) as processes:
-        _wait(lambda: all("SuperNode ID" in p.read_text() for p in commands), "nodes", link.logs, processes)
+        _wait(
+            lambda: all("SuperNode ID" in p.read_text() for p in commands),
+            "nodes",
+            link.logs,
+            processes,
+        )
         yield list(commands)
 
 
@@ -175,7 +196,8 @@ def flwr_run(
     """Submit the app in ``app_dir`` with ``flwr run --stream`` and ask the SuperLink how it ended.
 
     Raises:
-        TimeoutError: the run did not end within ``timeout`` seconds; the message holds its last output.
+        TimeoutError: the run did not end within ``timeout`` seconds; the message holds its last
+            output.
     """
     command = ["flwr", "run", str(app_dir), connection, "--stream", *options]
     if run_config is not None:
@@ -183,7 +205,9 @@ def flwr_run(
     started = time.monotonic()
     code, output = _run(command, env, timeout)
     result = FlowerRun(code, output, seconds=time.monotonic() - started)
-    run_id = next((line.split()[3] for line in output.splitlines() if "Successfully started run" in line), "")
+    run_id = next(
+        (line.split()[3] for line in output.splitlines() if "Successfully started run" in line), ""
+    )
     if not run_id:
         return result
     _, text = _run(["flwr", "list", connection, "--run-id", run_id, "--format", "json"], env, 300)
@@ -192,11 +216,15 @@ def flwr_run(
 
 
 def stop_processes(env: Env, patience: float = 3.0) -> None:
-    """End every process that was started with this environment's ``FLWR_HOME`` (found through /proc)."""
+    """End every process that was started with this environment's ``FLWR_HOME`` (found through
+    /proc).
+    """
     _send(env, signal.SIGTERM)
     if _until(lambda: not _marked_processes(env), patience):
         return
-    if _until(lambda: not _send(env, signal.SIGKILL), 180.0):  # one may have started another meanwhile
+    if _until(
+        lambda: not _send(env, signal.SIGKILL), 180.0
+    ):  # one may have started another meanwhile
         return
     raise RuntimeError(f"processes {_marked_processes(env)} of {env['FLWR_HOME']} survived SIGKILL")
 
@@ -222,13 +250,17 @@ def _marked_processes(env: Env) -> list[int]:
 
 @contextmanager
 def _running(commands: Mapping[Path, list[str]], env: Env) -> Iterator[list[Process]]:
-    """Start each command in its log file's folder; end them on the way out (their children follow)."""
+    """Start each command in its log file's folder; end them on the way out (their children
+    follow).
+    """
     processes: list[Process] = []
     try:
         for log, command in commands.items():
             with log.open("wb") as out:
                 streams: Any = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
-                processes.append(subprocess.Popen(command, cwd=log.parent, env=dict(env), **streams))
+                processes.append(
+                    subprocess.Popen(command, cwd=log.parent, env=dict(env), **streams)
+                )
         yield processes
     finally:
         for process in processes:
@@ -248,22 +280,30 @@ def _run(command: list[str], env: Env, timeout: float) -> tuple[int, str]:
         ended = _until(lambda: process.poll() is not None, timeout)
         output = log.read_text(errors="replace")
     if not ended:
-        raise TimeoutError(f"{' '.join(command)} took more than {timeout:g} seconds:\n{output[-4000:]}")
+        raise TimeoutError(
+            f"{' '.join(command)} took more than {timeout:g} seconds:\n{output[-4000:]}"
+        )
     return process.returncode, output
 
 
 def _config_file(run_config: Mapping[str, str | int | float | bool] | Path, home: Path) -> Path:
-    """The run configuration as a TOML file: on the command line strings cannot hold every character."""
+    """The run configuration as a TOML file: on the command line strings cannot hold every
+    character.
+    """
     if isinstance(run_config, Path):
         return run_config.resolve()
     path = home / "run-config.toml"
     # A JSON string, integer, float or boolean is a TOML one as well.
-    path.write_text("".join(f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in run_config.items()))
+    path.write_text(
+        "".join(f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in run_config.items())
+    )
     return path
 
 
 def _healthy(address: str, credentials: Credentials | None = None) -> bool:
-    trust = None if credentials is None else ssl.create_default_context(cafile=credentials.authority)
+    trust = (
+        None if credentials is None else ssl.create_default_context(cafile=credentials.authority)
+    )
     place = f"{'http' if trust is None else 'https'}://{address}/health"
     with suppress(OSError), urllib.request.urlopen(place, timeout=30.0, context=trust) as response:
         return response.status == 200
@@ -278,8 +318,12 @@ def _until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def _wait(condition: Callable[[], bool], what: str, logs: Path, processes: list[Process]) -> None:
-    """Wait up to ten minutes for ``condition`` while all processes live; show their logs on failure."""
+    """Wait up to ten minutes for ``condition`` while all processes live; show their logs on
+    failure.
+    """
     _until(lambda: condition() or any(process.poll() is not None for process in processes), 600.0)
     if not condition():
-        tails = "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(logs.glob("*.log")))
+        tails = "\n".join(
+            f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(logs.glob("*.log"))
+        )
         raise RuntimeError(f"waited in vain for {what}:\n{tails}")

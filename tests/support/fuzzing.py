@@ -1,4 +1,6 @@
-"""Inputs that are nearly right, and the judge: a value, or one line of a documented error, in time."""
+"""Inputs that are nearly right, and the judge: a value, or one line of a documented error, in
+time.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def fuzzed(examples: int) -> settings:
 
 
 def judged(call: Callable[[], T], *errors: type[Exception]) -> T | None:
-    """What a call gives; None for an error of these classes in one line. Anything else fails the test."""
+    """What a call gives; None for an error of these classes in one line. Anything else fails the
+    test.
+    """
     try:
         with _in_time():
             return call()
@@ -105,7 +109,9 @@ ODD_SCALARS = st.one_of(
 )
 ODD_VALUES = st.recursive(
     ODD_SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=4,
 )
 

@@ -42,8 +42,8 @@ def make_header(
         contract: (n, k, b).
         factorization: C.
         cohort_size: m.
-        changes: fields of the plan, of its privacy, of its sensitivity ("sensitivity_value") or of the
-            header.
+        changes: fields of the plan, of its privacy, of its sensitivity ("sensitivity_value") or of
+            the header.
     """
     privacy = changes.pop("privacy", UserLevel(clip_norm=0.5, delta=DELTA, epsilon=7.0))
     sensitivity = stated_sensitivity(factorization, contract)
@@ -54,7 +54,9 @@ def make_header(
         "users": 5,
         "participation": contract,
         "mechanism": Mechanism("cgd", {"lambda": 0.8}, factorization),
-        "sensitivity": dataclasses.replace(sensitivity, **_taken(changes, sensitivity, "sensitivity_")),
+        "sensitivity": dataclasses.replace(
+            sensitivity, **_taken(changes, sensitivity, "sensitivity_")
+        ),
         "noise_multiplier": 0.7,
         "dimension": DIMENSION,
         "relative_noise_std": 0.0,

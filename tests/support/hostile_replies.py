@@ -1,4 +1,6 @@
-"""Replies of a client that is broken or hostile: what becomes of the one that it would have sent."""
+"""Replies of a client that is broken or hostile: what becomes of the one that it would have
+sent.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def _without(reply: Message) -> Message:
 def _renamed(reply: Message) -> Message:
     arrays = reply.content["arrays"]
     assert isinstance(arrays, ArrayRecord)
-    reply.content["arrays"] = ArrayRecord({"x" * 10**5 + name: array for name, array in arrays.items()})
+    reply.content["arrays"] = ArrayRecord(
+        {"x" * 10**5 + name: array for name, array in arrays.items()}
+    )
     return reply
 
 

@@ -23,5 +23,7 @@ def clip_and_sum(
     """
     totals = torch.zeros(len(rows) if apart else 1, width, dtype=torch.int64)
     limit = square_limit(width, bits)
-    signs, squares, counted = add_clipped_on_gpu(rows[:, :width], origin, clip_norm, scale, limit, totals)
+    signs, squares, counted = add_clipped_on_gpu(
+        rows[:, :width], origin, clip_norm, scale, limit, totals
+    )
     return totals if apart else totals[0], signs, counted, squares

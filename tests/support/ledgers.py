@@ -17,7 +17,9 @@ KEY = NoiseKey.from_seed(3)
 CONTRACT = Participation(rounds=10, max_participations=3, min_separation=3)
 
 
-def begin(path: str | Path, contract: Participation = CONTRACT, header: Mapping[str, Any] = {}) -> Ledger:
+def begin(
+    path: str | Path, contract: Participation = CONTRACT, header: Mapping[str, Any] = {}
+) -> Ledger:
     """A new ledger, ready for its first round."""
     Ledger.create(Path(path), contract, header, KEY)
     return go_on(path)

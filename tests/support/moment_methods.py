@@ -1,4 +1,6 @@
-"""Baselines of Joint Moment Estimation in a line each, and the exact errors that simulations state."""
+"""Baselines of Joint Moment Estimation in a line each, and the exact errors that simulations
+state.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,22 @@ def ime(
 
 
 def cs(
-    C: Factorization, participation: Participation, users: UserRange, sigma: float, scale: float | None = None
+    C: Factorization,
+    participation: Participation,
+    users: UserRange,
+    sigma: float,
+    scale: float | None = None,
 ) -> MomentMechanism:
     return METHODS["cs"].mechanism([C], participation, users, sigma, scale)
 
 
 def pp(
-    C: Factorization, participation: Participation, users: UserRange, sigma: float, debias: bool = True
+    C: Factorization,
+    participation: Participation,
+    users: UserRange,
+    sigma: float,
+    debias: bool = True,
 ) -> MomentMechanism:
-    return dataclasses.replace(METHODS["pp"].mechanism([C], participation, users, sigma), debiased=debias)
+    return dataclasses.replace(
+        METHODS["pp"].mechanism([C], participation, users, sigma), debiased=debias
+    )

@@ -15,22 +15,32 @@ from fedmf.runs.statistics import QuantileClipping
 from fedmf.training import LocalTrainer, Task
 from support.small_runs import client_for, linear_task, run_small, small_run, watched
 
-ROUNDS, USERS = 12, 24
+ROUNDS = 12
+USERS = 24
 RULE = QuantileClipping(quantile=0.4, learning_rate=0.8, rounds_per_update=1, share=0.25)
 
 
 def uneven_task(dimension: int) -> Task:
-    """Users whose updates point anywhere; their norms reach from 0.01 to 10, evenly in the logarithm."""
+    """Users whose updates point anywhere; their norms reach from 0.01 to 10, evenly in the
+    logarithm.
+    """
     task = linear_task(USERS, dimension)
     features = task.dataset.features.double()
     norms = np.random.default_rng(3).permutation(np.geomspace(0.01, 10.0, USERS))
     scaled = features / features.norm(dim=1, keepdim=True) * torch.from_numpy(norms)[:, None]
-    return dataclasses.replace(task, dataset=dataclasses.replace(task.dataset, features=scaled.float()))
+    return dataclasses.replace(
+        task, dataset=dataclasses.replace(task.dataset, features=scaled.float())
+    )
 
 
 def moving_run(task: Task, rule: QuantileClipping = RULE, **named: object) -> Run:
     """The small run with a server that adds what is released, and this rule."""
-    named = {"server_momentum": 0.0, "server_learning_rate": 1.0, "local_learning_rate": 1.0, **named}
+    named = {
+        "server_momentum": 0.0,
+        "server_learning_rate": 1.0,
+        "local_learning_rate": 1.0,
+        **named,
+    }
     return dataclasses.replace(small_run(task, **named), clipping=rule)
 
 
@@ -91,4 +101,6 @@ def watch(path: Path, run: Run) -> Watched:
 
     final = run_small(path, run, client)
     shown = np.stack([*(models[t] for t in range(ROUNDS)), final]).astype(np.float64)
-    return Watched(shown, np.array([norms[t] for t in range(ROUNDS)]), [cohorts[t] for t in range(ROUNDS)])
+    return Watched(
+        shown, np.array([norms[t] for t in range(ROUNDS)]), [cohorts[t] for t in range(ROUNDS)]
+    )

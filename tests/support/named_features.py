@@ -1,4 +1,6 @@
-"""Texts with masks as dictionaries of tensors, a tied and partly frozen model, and torch.optim in 64 bits."""
+"""Texts with masks as dictionaries of tensors, a tied and partly frozen model, and torch.optim in
+64 bits.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ TRAINED = TOKENS * WIDTH + TOKENS
 
 
 class MaskedWords(nn.Module):
-    """Logits for each position: one matrix at both ends, a frozen layer between, a buffer of positions."""
+    """Logits for each position: one matrix at both ends, a frozen layer between, a buffer of
+    positions.
+    """
 
     positions: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.mixing = nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.embedding = nn.Embedding(TOKENS, WIDTH)
+        self.mixing = nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, TOKENS)
         self.head.weight = self.embedding.weight
         self.mixing.requires_grad_(False)
@@ -50,7 +55,9 @@ class UnregisteredWords(MaskedWords):
     def forward(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         weight, bias, positions = self.hidden
         vectors = (self.embedding(input_ids) + positions) * mask[..., None]
-        return self.head(torch.tanh(F.linear(vectors + vectors.mean(dim=1, keepdim=True), weight, bias)))
+        return self.head(
+            torch.tanh(F.linear(vectors + vectors.mean(dim=1, keepdim=True), weight, bias))
+        )
 
 
 def masked_texts(sizes: list[int]) -> InMemoryDataset:
@@ -76,7 +83,9 @@ def masked_task(sizes: list[int], module: type[nn.Module] = MaskedWords) -> Task
 
 
 def exact_update(task: Task, user: str, t: int, plan: LocalSGD) -> Tensor:
-    """What one user sends, by nn.Module and torch.optim.SGD in 64 bits; trained parameters alone."""
+    """What one user sends, by nn.Module and torch.optim.SGD in 64 bits; trained parameters
+    alone.
+    """
     module = copy.deepcopy(task.model.module).double()
     trained = [p for p in module.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in trained]

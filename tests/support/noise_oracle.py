@@ -26,7 +26,8 @@ def block(key: bytes, tag: int, t: int, counter: int) -> tuple[int, ...]:
 
 def bits(key: bytes, domain: int, t: int, i: int) -> tuple[int, int]:
     """The first 320 bits of U and of V for element i."""
-    counter, j = i // 8, i % 4
+    counter = i // 8
+    j = i % 4
     first = block(key, domain, t, counter)
     more = block(key, domain | MORE_BITS, t, 4 * counter + j)
     u = first[j]
@@ -57,7 +58,9 @@ def innovation(key: bytes, domain: int, t: int, i: int, scale: float) -> int:
     return nearest(u, v, 320, i % 8 > 3, scale)
 
 
-def distance_to_half(u: int, v: int, size: int, sine: bool, scale: float) -> tuple[float, float, float]:
+def distance_to_half(
+    u: int, v: int, size: int, sine: bool, scale: float
+) -> tuple[float, float, float]:
     """How far ρN is from the nearest half integer, with r and U as float."""
     with mp.workprec(PRECISION):
         x = scale * normal(u, v, size, sine)

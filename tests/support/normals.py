@@ -12,6 +12,8 @@ _SCALE = 2.0**40
 
 
 def normals(seed: int, domain: Domain, rounds: int, size: int) -> np.ndarray:
-    """N(t, i) of all rounds, shape (rounds, size): innovations at a scale at which rounding does not show."""
+    """N(t, i) of all rounds, shape (rounds, size): innovations at a scale at which rounding does
+    not show.
+    """
     innovations = Innovations(KeySchedule.of(NoiseKey.from_seed(seed)), domain)
     return np.stack([innovations.row(t, _SCALE, size) for t in range(rounds)]) / _SCALE

@@ -1,4 +1,6 @@
-"""Slow and obvious reference implementations: dense matrices and enumeration. Imports nothing from fedmf."""
+"""Slow and obvious reference implementations: dense matrices and enumeration. Imports nothing from
+fedmf.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,16 @@ def patterns(rounds: int, max_participations: int, min_separation: int) -> list[
     sizes = range(1, min(max_participations, rounds) + 1)
     chosen = chain.from_iterable(combinations(range(rounds), size) for size in sizes)
     return [
-        rows for rows in chosen if all(later - earlier >= min_separation for earlier, later in pairwise(rows))
+        rows
+        for rows in chosen
+        if all(later - earlier >= min_separation for earlier, later in pairwise(rows))
     ]
 
 
 def scalar_sensitivity(C: Array, max_participations: int, min_separation: int) -> float:
-    """max over patterns and signs ±1 of ‖Σ s_i C_{:,i}‖: users that contribute multiples of one vector."""
+    """max over patterns and signs ±1 of ‖Σ s_i C_{:,i}‖: users that contribute multiples of one
+    vector.
+    """
     best = 0.0
     for pattern in patterns(len(C), max_participations, min_separation):
         columns = C[:, pattern]
@@ -43,8 +49,11 @@ def scalar_sensitivity(C: Array, max_participations: int, min_separation: int) -
     return best
 
 
-def vector_sensitivity(C: Array, max_participations: int, min_separation: int, seed: int = 0) -> float:
-    """max over patterns of ‖Σ C_{:,i} u_iᵀ‖_F over unit vectors u_i, by coordinate ascent from random starts.
+def vector_sensitivity(
+    C: Array, max_participations: int, min_separation: int, seed: int = 0
+) -> float:
+    """max over patterns of ‖Σ C_{:,i} u_iᵀ‖_F over unit vectors u_i, by coordinate ascent from
+    random starts.
 
     Every value tried is reached by some user, so this is a lower bound on the sensitivity.
     """
@@ -84,13 +93,18 @@ def signed_patterns(rounds: int, max_participations: int, min_separation: int) -
         support = np.array([pattern for pattern in listed if len(pattern) == size])
         signs = np.array([(1.0, *rest) for rest in product((1.0, -1.0), repeat=size - 1)])
         layer = np.zeros((len(support), len(signs), rounds))
-        np.put_along_axis(layer, np.repeat(support[:, None], len(signs), axis=1), signs[None], axis=2)
+        np.put_along_axis(
+            layer, np.repeat(support[:, None], len(signs), axis=1), signs[None], axis=2
+        )
         layers.append(layer.reshape(-1, rounds))
     return np.concatenate(layers)
 
 
-def enumerated_sensitivities(matrices: Array, max_participations: int, min_separation: int) -> Array:
-    """max ‖C s‖ over every pattern and every choice of signs, for each C of shape (n, n) in a stack.
+def enumerated_sensitivities(
+    matrices: Array, max_participations: int, min_separation: int
+) -> Array:
+    """max ‖C s‖ over every pattern and every choice of signs, for each C of shape (n, n) in a
+    stack.
 
     Where all C ≥ 0, |C s| ≤ C|s|, so that equal signs are enough.
     """
@@ -106,8 +120,8 @@ def ascended_sensitivities(
     """max ‖C X‖_F over X with rows in the unit ball of R^d and zero outside a pattern, ascended.
 
     From a random X for each pattern, conditional gradient: ‖C X‖_F² is convex, so to maximise its
-    linearisation, which points each row along that of CᵀC X, never lowers it. Each value is reached by some
-    user. Shape of the stack.
+    linearisation, which points each row along that of CᵀC X, never lowers it. Each value is reached
+    by some user. Shape of the stack.
     """
     n = matrices.shape[-1]
     support = supports(n, max_participations, min_separation).T[:, :, None]
@@ -125,7 +139,9 @@ def ascended_sensitivities(
 def earliest_norm(C: Array, max_participations: int, min_separation: int) -> float:
     """‖Σ_{l<k} C_{:,lb}‖."""
     return float(
-        np.linalg.norm(C[:, : (max_participations - 1) * min_separation + 1 : min_separation].sum(axis=1))
+        np.linalg.norm(
+            C[:, : (max_participations - 1) * min_separation + 1 : min_separation].sum(axis=1)
+        )
     )
 
 
@@ -141,11 +157,18 @@ def rmse(A: Array, C: Array, sensitivity: float) -> float:
 
 def contracts(rounds: int) -> list[tuple[int, int]]:
     """Every (k, b) that fits the horizon."""
-    return [(k, b) for b in range(1, rounds + 1) for k in range(1, rounds + 1) if (k - 1) * b + 1 <= rounds]
+    return [
+        (k, b)
+        for b in range(1, rounds + 1)
+        for k in range(1, rounds + 1)
+        if (k - 1) * b + 1 <= rounds
+    ]
 
 
 def objective_by_definition(objective: Any, variances: Any) -> float:
-    """The largest, last, mean or weighted mean of squared errors, from the definition, in plain Python."""
+    """The largest, last, mean or weighted mean of squared errors, from the definition, in plain
+    Python.
+    """
     n = len(variances)
     if objective.kind == "max":
         return max(variances)

@@ -19,13 +19,17 @@ from support.small_runs import small_run
 class RecordedPair:
     """θ ← θ + u; keeps each round's release. Its second moments are averaged with decay 0.5."""
 
-    def __init__(self, second_moment: SecondMoment | None, second_form: SecondForm = "per-user") -> None:
+    def __init__(
+        self, second_moment: SecondMoment | None, second_form: SecondForm = "per-user"
+    ) -> None:
         self.second_moment: SecondMoment | None = second_moment
         self.second_form: SecondForm = second_form
         self.seen: list[RoundRelease] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it has seen is no part of what it is: a resumed run takes it for the same optimizer."""
+        """What it has seen is no part of what it is: a resumed run takes it for the same
+        optimizer.
+        """
         return {"second_moment": self.second_moment, "second_form": self.second_form}
 
     def second_workload(self, rounds: int) -> ToeplitzWorkload:
@@ -47,7 +51,9 @@ class RecordedPair:
 
     def seconds(self) -> np.ndarray:
         """q_t, shape (rounds, m)."""
-        return np.stack([release.second.cpu().numpy() for release in self.seen if release.second is not None])
+        return np.stack(
+            [release.second.cpu().numpy() for release in self.seen if release.second is not None]
+        )
 
 
 def pair_run(optimizer: RecordedPair, task: Task | None = None, **named: object) -> Run:

@@ -16,7 +16,9 @@ from fedmf.noise.stream import NoiseStream
 
 @contextmanager
 def captured() -> Iterator[dict[Domain, list[np.ndarray]]]:
-    """Yield the releases o = G + X of all noise streams meanwhile, a row each, by the domain of the noise."""
+    """Yield the releases o = G + X of all noise streams meanwhile, a row each, by the domain of the
+    noise.
+    """
     found: dict[Domain, list[np.ndarray]] = defaultdict(list)
     release_rows = NoiseStream.release_rows
 

@@ -1,4 +1,6 @@
-"""Small runs for tests: tasks with known updates, sessions in a temporary directory, a recording client."""
+"""Small runs for tests: tasks with known updates, sessions in a temporary directory, a recording
+client.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -125,12 +127,18 @@ def _output_as_loss(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def linear_regression(users: int, features: int, seed: int = 0) -> Task:
-    """Users with one to three examples each, labels that are a noisy linear function, a linear model."""
+    """Users with one to three examples each, labels that are a noisy linear function, a linear
+    model.
+    """
     rng = np.random.default_rng(seed)
     sizes = 1 + np.arange(users) % 3
     rows = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
     x = torch.from_numpy(rng.standard_normal((sizes.sum() + 5, features)).astype(np.float32))
-    y = x[:, :1] - 0.5 * x[:, 1:2] + torch.from_numpy(rng.normal(0, 0.1, (len(x), 1)).astype(np.float32))
+    y = (
+        x[:, :1]
+        - 0.5 * x[:, 1:2]
+        + torch.from_numpy(rng.normal(0, 0.1, (len(x), 1)).astype(np.float32))
+    )
     names = tuple(f"u{u:03d}" for u in range(users))
     model = nn.Linear(features, 1)
     with torch.no_grad():

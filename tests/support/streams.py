@@ -12,7 +12,8 @@ import numpy as np
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
-N, D = 30, 3
+N = 30
+D = 3
 BUDGET: dict[str, Any] = {"clip_norm": 1.0, "epsilon": 8.0, "delta": 1e-5, "seed": 5}
 
 
@@ -30,14 +31,18 @@ def sample(n: int = N, d: int = D) -> np.ndarray:
 
 
 def named(settings: Settings, source: Path) -> Settings:
-    """With the columns of a file of `write_rows` as numbers, unless columns or a schema are given."""
+    """With the columns of a file of `write_rows` as numbers, unless columns or a schema are
+    given.
+    """
     if settings.columns or settings.schema or source.suffix != ".csv":
         return settings
     names = source.read_text().partition("\n")[0].split(",")
     return replace(settings, columns=tuple(name for name in names if name != settings.user_column))
 
 
-def run_once(folder: Path, settings: Settings, source: Path, output: str = "out.jsonl", **more: Any) -> dict:
+def run_once(
+    folder: Path, settings: Settings, source: Path, output: str = "out.jsonl", **more: Any
+) -> dict:
     settings = named(settings, source)
     with open_run(folder / "state", settings, source, folder / output, **more) as (run, reader):
         run.feed(reader, whole=True)

@@ -29,7 +29,9 @@ KEYS = {
 
 
 class Held(WrappedData):
-    """A run on it stays in the middle while its folder has a file "hold"; a file "held" says that it does."""
+    """A run on it stays in the middle while its folder has a file "hold"; a file "held" says that
+    it does.
+    """
 
     def __init__(self, inner: Dataset) -> None:
         super().__init__(inner)

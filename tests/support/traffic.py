@@ -1,4 +1,6 @@
-"""What a server sends, seen by a test: messages over an in-process grid, and requests within the process."""
+"""What a server sends, seen by a test: messages over an in-process grid, and requests within the
+process.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ class SentMessage:
 @contextmanager
 def watched_messages(note: Callable[[SentMessage], object]) -> Iterator[None]:
     """While open, ``note`` is called with every message that a run of this process sends."""
-    given, push = ClientsHere._reply, InProcessGrid.push_messages
+    given = ClientsHere._reply
+    push = InProcessGrid.push_messages
 
     def asked(self: ClientsHere, request: Request) -> Reply:
         note(_of_request(request))
@@ -50,7 +53,10 @@ def watched_messages(note: Callable[[SentMessage], object]) -> Iterator[None]:
             note(_of_message(message))
         return push(self, sent)
 
-    with patch.object(ClientsHere, "_reply", asked), patch.object(InProcessGrid, "push_messages", pushed):
+    with (
+        patch.object(ClientsHere, "_reply", asked),
+        patch.object(InProcessGrid, "push_messages", pushed),
+    ):
         yield
 
 

@@ -1,4 +1,6 @@
-"""Users with a few examples, what one of them sends by nn.Module and torch.optim, and trainers for them."""
+"""Users with a few examples, what one of them sends by nn.Module and torch.optim, and trainers for
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from fedmf.training.local_sgd import LocalEngine, LocalSGD
 from fedmf.training.losses import PADDING, cross_entropy
 from fedmf.training.task import Task
 
-SEED, ROUND = 11, 3
+SEED = 11
+ROUND = 3
 
 
 def cohort(sizes: list[int], features: int = 6, classes: int = 4) -> InMemoryDataset:
@@ -81,7 +84,9 @@ class Plain(nn.Module):
         return self.inner(features) + 0.0
 
 
-def examples_of(features: Tensor, labels: Tensor, sizes: list[int], classes: int = 0) -> InMemoryDataset:
+def examples_of(
+    features: Tensor, labels: Tensor, sizes: list[int], classes: int = 0
+) -> InMemoryDataset:
     """Users with the given numbers of these examples; the rest is the test part."""
     edges = np.cumsum([0, *sizes])
     return InMemoryDataset(
@@ -100,18 +105,23 @@ class Words(nn.Module):
 
     def __init__(self, vocabulary: int, outputs: int) -> None:
         super().__init__()
-        self.embedding, self.head = nn.Embedding(vocabulary, 8), nn.Linear(8, outputs)
+        self.embedding = nn.Embedding(vocabulary, 8)
+        self.head = nn.Linear(8, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
         vectors = self.embedding(tokens)
         return self.head(torch.tanh(vectors + vectors.mean(dim=1, keepdim=True)))
 
 
-TOKENS, LENGTH, TAGS = 50, 7, 5
+TOKENS = 50
+LENGTH = 7
+TAGS = 5
 
 
 def _texts(count: int) -> tuple[Tensor, Tensor]:
-    """Texts with repeated words, the last two positions of some padded, and the words that follow."""
+    """Texts with repeated words, the last two positions of some padded, and the words that
+    follow.
+    """
     generator = torch.Generator().manual_seed(9)
     texts = (TOKENS * torch.rand(count, LENGTH + 1, generator=generator) ** 3).long()
     following = texts[:, 1:].clone()
@@ -148,7 +158,9 @@ def _regression(sizes: list[int], count: int) -> Task:
 
 def _multi_label(sizes: list[int], count: int) -> Task:
     features = _numbers(count, 6)
-    return multi_label(examples_of(features, (features[:, :3] > 0).float(), sizes), Plain(mlp(6, (7,), 3, 2)))
+    return multi_label(
+        examples_of(features, (features[:, :3] > 0).float(), sizes), Plain(mlp(6, (7,), 3, 2))
+    )
 
 
 def _classification(sizes: list[int], count: int) -> Task:

@@ -1,5 +1,6 @@
-"""A process in which Triton interprets its kernels, on CPU tensors: the environment chooses the interpreter
-when Triton is imported, and the other tests shall not notice."""
+"""A process in which Triton interprets its kernels, on CPU tensors: the environment chooses the
+interpreter when Triton is imported, and the other tests shall not notice.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed (Linux only)")
+needs_triton = pytest.mark.skipif(
+    find_spec("triton") is None, reason="Triton is not installed (Linux only)"
+)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
@@ -23,7 +26,8 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 def interpreter() -> Iterator[Callable[..., Any]]:
     """A function that calls one of `interpreted_kernels` by name, in the other process."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        # The process starts with this environment, and sees no GPU; this one soon has its own again.
+        # The process starts with this environment, and sees no GPU; this one soon has its own
+        # again.
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("TRITON_INTERPRET", "1")
             patched.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -36,7 +40,9 @@ def interpreter() -> Iterator[Callable[..., Any]]:
 
 
 def compiler(name: str, *arguments: Any) -> Any:
-    """Call one of `compiled_kernels` by name, in this process: a target is named, so no GPU is looked for."""
+    """Call one of `compiled_kernels` by name, in this process: a target is named, so no GPU is
+    looked for.
+    """
     return getattr(importlib.import_module("support.compiled_kernels"), name)(*arguments)
 
 

@@ -1,4 +1,6 @@
-"""Flower apps as anyone writes them, wrapped: their clients, and what must come out by dense matrices."""
+"""Flower apps as anyone writes them, wrapped: their clients, and what must come out by dense
+matrices.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from fedmf.participation import Participation
 from fedmf.statements.privacy import UserLevel
 from support.normals import normals
 
-USERS, COHORT, ROUNDS, CLIP, SEED = 12, 4, 6, 0.5, 3
+USERS = 12
+COHORT = 4
+ROUNDS = 6
+CLIP = 0.5
+SEED = 3
 SHAPES = {"body.weight": (4, 3), "body.bias": (4,), "head": (5,)}
 DIMENSION = 21
 PRIVACY = {"epsilon", "delta", "clip_norm", "noise_seed", "adjacency", "amplified"}
@@ -47,7 +53,9 @@ def update_of(user: int, dimension: int = DIMENSION) -> np.ndarray:
 
 
 def flat(arrays: ArrayRecord) -> np.ndarray:
-    return np.concatenate([array.numpy().astype(np.float64).reshape(-1) for array in arrays.values()])
+    return np.concatenate(
+        [array.numpy().astype(np.float64).reshape(-1) for array in arrays.values()]
+    )
 
 
 def half_right(user: int) -> dict[str, Any]:
@@ -60,24 +68,32 @@ def adding(
     says: Callable[[int], dict[str, Any]] = half_right,
     **options: object,
 ) -> ClientApp:
-    """A client app like any other: it knows arrays, metrics and its partition, and nothing of privacy."""
+    """A client app like any other: it knows arrays, metrics and its partition, and nothing of
+    privacy.
+    """
     app = ClientApp(**options)  # type: ignore[arg-type]
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        received, added = message.content["arrays"], change(int(context.node_config["partition-id"]), context)
+        received = message.content["arrays"]
+        added = change(int(context.node_config["partition-id"]), context)
         assert isinstance(received, ArrayRecord)
-        sent, start = {}, 0
+        sent = {}
+        start = 0
         for name, array in received.items():
             value = array.numpy()
             if added is not None and value.dtype.kind == "f" and name != "stays":
-                value = (value + added[start : start + value.size].reshape(value.shape)).astype(value.dtype)
+                value = (value + added[start : start + value.size].reshape(value.shape)).astype(
+                    value.dtype
+                )
                 start += value.size
             sent[name] = Array(value)
         metrics = MetricRecord(
             {"train_loss": 0.25, "num-examples": 3 + int(context.node_config["partition-id"])}
         )
-        return Message(RecordDict({"arrays": ArrayRecord(sent), "metrics": metrics}), reply_to=message)
+        return Message(
+            RecordDict({"arrays": ArrayRecord(sent), "metrics": metrics}), reply_to=message
+        )
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -101,7 +117,9 @@ def private(inner: FedAvg, path: Path, **keys: object) -> CorrelatedNoise:
     return CorrelatedNoise(inner, UserLevel(**privacy), **arguments)  # type: ignore[arg-type]
 
 
-def noisy_means(change: Callable[[int], np.ndarray], std: float, C: np.ndarray, dimension: int) -> np.ndarray:
+def noisy_means(
+    change: Callable[[int], np.ndarray], std: float, C: np.ndarray, dimension: int
+) -> np.ndarray:
     """(Σ clip(x_u) + C⁻¹z)/m by dense matrices, shape (n, d)."""
     z = normals(SEED, Domain.TRAINING, ROUNDS, dimension)
     cohorts = CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT)
@@ -124,7 +142,10 @@ def dense_c(statement: dict[str, object]) -> np.ndarray:
     for j in range(1, ROUNDS):
         series.append(series[-1] * (j - 1.5) / j)
     inverse = np.array(
-        [[series[i - j] if 0 <= i - j < bands else 0.0 for j in range(ROUNDS)] for i in range(ROUNDS)]
+        [
+            [series[i - j] if 0 <= i - j < bands else 0.0 for j in range(ROUNDS)]
+            for i in range(ROUNDS)
+        ]
     )
     return np.linalg.inv(inverse)
 

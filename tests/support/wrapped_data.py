@@ -17,8 +17,10 @@ class WrappedData(Dataset):
 
     def __init__(self, inner: Dataset) -> None:
         self.inner = inner
-        self.user_ids, self.classes = inner.user_ids, inner.classes
-        self.test_features, self.test_labels = inner.test_features, inner.test_labels
+        self.user_ids = inner.user_ids
+        self.classes = inner.classes
+        self.test_features = inner.test_features
+        self.test_labels = inner.test_labels
 
     def index_of(self, user_id: str) -> int:
         return self.inner.index_of(user_id)

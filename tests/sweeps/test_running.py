@@ -38,7 +38,9 @@ server.learning-rate = [0.1, 0.4]
 
 def test_intervals_are_scipys() -> None:
     ends = stats.ttest_1samp([3.1, 2.7, 4.4, 3.9], 0.0).confidence_interval(0.95)
-    assert mean_interval([3.1, 2.7, 4.4, 3.9])[1:3] == pytest.approx((ends.low, ends.high), rel=1e-12)
+    assert mean_interval([3.1, 2.7, 4.4, 3.9])[1:3] == pytest.approx(
+        (ends.low, ends.high), rel=1e-12
+    )
     assert mean_interval([2.0])[1:] == (-math.inf, math.inf, 1)
     assert mean_interval([]).size == 0
 
@@ -57,7 +59,8 @@ def single(sweep: Sweep, at: int, tuned: dict[str, Any], seed: int, place: Path)
 def test_values_are_those_of_single_runs_and_the_best_mean_is_chosen(
     result: SweepResult, tmp_path: Path
 ) -> None:
-    sweep, cell = result.sweep, result.sweep.cells[4]
+    sweep = result.sweep
+    cell = result.sweep.cells[4]
     assert single(sweep, 4, result.tuned(cell), 1, tmp_path / "one") == result.values(cell)[1]
     means = [
         statistics.fmean(
@@ -77,22 +80,32 @@ def test_what_it_writes_says_the_same(result: SweepResult) -> None:
     base, cell = (result.values(result.sweep.cells[at]) for at in (0, 1))
     against = result.against_baseline(result.sweep.cells[1])
     assert against is not None
-    assert against.estimate == pytest.approx(statistics.fmean(cell[seed] - base[seed] for seed in base))
+    assert against.estimate == pytest.approx(
+        statistics.fmean(cell[seed] - base[seed] for seed in base)
+    )
     lines = (result.path / "table.md").read_text().splitlines()
     assert "Privacy of the whole sweep" in lines[-1]
-    parsed = [[entry.strip() for entry in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+    parsed = [
+        [entry.strip() for entry in line.strip("|").split("|")] for line in lines if line[:1] == "|"
+    ]
     assert parsed[0] == [*result.table.columns]
     assert parsed[2:] == result.table.to_numpy().tolist()
     assert result.table["variant"].tolist() == [*VARIANTS] * 2
     rows = pd.read_parquet(result.path / "runs.parquet")
-    assert len(rows) == len(result.sweep.cells) * (2 * 1 + 2) * 3  # evaluated after 0, 5 and 10 rounds
+    assert (
+        len(rows) == len(result.sweep.cells) * (2 * 1 + 2) * 3
+    )  # evaluated after 0, 5 and 10 rounds
     pytest.importorskip("matplotlib")
     assert (result.path / "comparison.png").stat().st_size > 10_000
 
 
 def base_of(options: str) -> dict[str, Any]:
     base = {name: value for name, value in BASE.items() if not name.startswith("data.")}
-    function = {"task.kind": "function", "task.function": "support.sweep_tasks:make", "task.users": 20}
+    function = {
+        "task.kind": "function",
+        "task.function": "support.sweep_tasks:make",
+        "task.users": 20,
+    }
     return {**base, **function, "task.options": options}
 
 
@@ -204,7 +217,10 @@ def test_an_interrupted_run_with_rare_checkpoints_begins_anew(tmp_path: Path) ->
     def killed(*_: Any) -> bool:
         raise OSError("killed")
 
-    with pytest.raises(OSError, match="killed"), fedmf.start(sweep.run(cell, {}, 0), place) as session:
+    with (
+        pytest.raises(OSError, match="killed"),
+        fedmf.start(sweep.run(cell, {}, 0), place) as session,
+    ):
         run_in_process(session, killed)
     found = fedmf.run_sweep(sweep, tmp_path / "sweep").values(cell)[0]
     assert found == single(sweep, 0, {}, 0, tmp_path / "alone")

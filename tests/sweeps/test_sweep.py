@@ -67,7 +67,9 @@ def test_keys_that_a_kind_does_not_have_are_left_out_and_equal_runs_are_one() ->
 
 def test_a_file_is_the_same_sweep_and_set_goes_over_its_base(tmp_path: Path) -> None:
     lines = [f"{name} = {value!r}" for name, value in BASE.items() if name != "cohorts.rounds"]
-    (tmp_path / "base.toml").write_text("\n".join(lines).replace("'", '"') + "\ncohorts.rounds = 99\n")
+    (tmp_path / "base.toml").write_text(
+        "\n".join(lines).replace("'", '"') + "\ncohorts.rounds = 99\n"
+    )
     (tmp_path / "sweep.toml").write_text(FILE)
     assert Sweep.from_config(tmp_path / "sweep.toml") == small_sweep()
     other = Sweep.from_config(tmp_path / "sweep.toml", {"cohorts.rounds": 20, "seeds": [5]})
@@ -75,7 +77,10 @@ def test_a_file_is_the_same_sweep_and_set_goes_over_its_base(tmp_path: Path) -> 
     point = {"privacy.epsilon": 8.0, "server.learning-rate": 0.5}
     part = Sweep.from_config(tmp_path / "sweep.toml", point, ["bisr p=2"])
     assert [cell.variant for cell in part.cells] == ["identity", "bisr p=2"]
-    assert (part.grid, part.tuned) == ({"privacy.epsilon": (8.0,)}, {"server.learning-rate": (0.5,)})
+    assert (part.grid, part.tuned) == (
+        {"privacy.epsilon": (8.0,)},
+        {"server.learning-rate": (0.5,)},
+    )
     with pytest.raises(ConfigError, match="variant must be one of the sweep's"):
         Sweep.from_config(tmp_path / "sweep.toml", point, ["bisr p=3"])
     for name, said in {"sedes": "did you mean 'seeds'", "grid": "as documented"}.items():
@@ -93,20 +98,31 @@ def test_the_page_and_the_configurations_are_sweeps(tmp_path: Path) -> None:
     (tmp_path / "digits.toml").write_text((root / "configs/digits.toml").read_text())
     (tmp_path / "sub").mkdir()
     page = (root / "docs/simulations.md").read_text()
-    (block,) = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[variants]" in block]
+    (block,) = [
+        block
+        for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+        if "[variants]" in block
+    ]
     (tmp_path / "sub/sweep.toml").write_text(block)
     assert Sweep.from_config(tmp_path / "sub/sweep.toml").baseline == "independent noise"
 
 
 def test_tuning_runs_count_towards_the_epsilon_of_a_sweep() -> None:
     """Two tuning and two reported runs of one cell cost √4 times the μ of one."""
-    one = {"variants": {"identity": {"mechanism.kind": "identity"}}, "grid": {}, "tuning_seeds": (100,)}
-    most, least = 1 / gaussian_sigma(8.0, 1e-5), 1 / gaussian_sigma(1.0, 1e-5)
+    one = {
+        "variants": {"identity": {"mechanism.kind": "identity"}},
+        "grid": {},
+        "tuning_seeds": (100,),
+    }
+    most = 1 / gaussian_sigma(8.0, 1e-5)
+    least = 1 / gaussian_sigma(1.0, 1e-5)
     tuned = {"tuned": {"privacy.epsilon": (1.0, 8.0)}}  # what is chosen may be the most expensive
     for more, mu in (({}, 2 * most), (tuned, math.hypot(least, math.sqrt(3) * most))):
         said = privacy_together(small_sweep(**one, **more, base={}))
         epsilon = float(said[1:].split(",")[0])
-        exact = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+        exact = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
+            -mu / 2 - epsilon / mu
+        )
         assert exact == pytest.approx(1e-5, rel=1e-3)
         assert exact <= 1e-5
         assert "for all 4 runs" in said

@@ -1,4 +1,6 @@
-"""Groups are taken only where users have the loop's updates, with the same bits at each place; faults."""
+"""Groups are taken only where users have the loop's updates, with the same bits at each place;
+faults.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ def task_of(module: nn.Module) -> Task:
 def test_models_that_mix_examples_are_trained_as_by_the_loop(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    module, dataset = Mixing(MIXING[name]), cohort([3, 12, 7])
+    module = Mixing(MIXING[name])
+    dataset = cohort([3, 12, 7])
     local._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, "fedmf"):
         trainer = trainer_for(module, dataset, PLAN)
@@ -89,11 +92,15 @@ def test_a_module_that_magnifies_rounding_mixes_nothing() -> None:
 def test_a_module_that_counts_padding_disagrees() -> None:
     task = task_of(Mixing(lambda x: x * len(x)))
     assert mixed_examples(task, PLAN) == ""
-    assert disagreement(Together, task, PLAN) == "updates are other ones than by automatic differentiation"
+    assert (
+        disagreement(Together, task, PLAN)
+        == "updates are other ones than by automatic differentiation"
+    )
 
 
 def test_a_place_with_other_bits_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, train = task_of(Plain(nn.Linear(6, 4))), Together.train
+    task = task_of(Plain(nn.Linear(6, 4)))
+    train = Together.train
     assert uneven_places(task, PLAN) == ""
 
     def uneven(engine: Together, origin: Tensor, group: Group) -> Tensor:
@@ -147,7 +154,9 @@ def of_child(code: str, **environment: str) -> str:
     given = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     given["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=given | environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=given | environment, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -163,7 +172,9 @@ def test_importing_fedmf_chooses_reproducible_products_unless_told_otherwise() -
 
 
 def test_a_group_and_its_user_alone_have_the_bits_of_all_widths() -> None:
-    """Copies are of each width that the batch size allows, and take several steps where it is narrow."""
+    """Copies are of each width that the batch size allows, and take several steps where it is
+    narrow.
+    """
     task = task_of(Plain(nn.Linear(6, 4)))
     group = agreement._copies(task, 1, 32)
     assert group.steps.rows.shape == (4, 32, 1)

@@ -1,4 +1,6 @@
-"""AUC from counts in bins: exact for rounded scores, within its stated distance of the real one otherwise."""
+"""AUC from counts in bins: exact for rounded scores, within its stated distance of the real one
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,13 @@ def binned(scores: np.ndarray) -> np.ndarray:
 @laws
 @given(st.lists(st.tuples(st.integers(-130, 130), st.booleans()), min_size=2, max_size=60))
 def test_it_is_that_of_scikit_learn_on_rounded_scores(rows: list[tuple[int, bool]]) -> None:
-    scores, true = np.array([score for score, _ in rows]) * WIDTH, np.array([label for _, label in rows])
+    scores = np.array([score for score, _ in rows]) * WIDTH
+    true = np.array([label for _, label in rows])
     assume(0 < true.sum() < len(true))
     expected = roc_auc_score(true, binned(scores))
     logits = torch.tensor(scores, dtype=torch.float32)
-    assert math.isclose(AUC.of(logits[:, None], torch.tensor(true[:, None]).float()), expected, abs_tol=1e-12)
+    assert math.isclose(
+        AUC.of(logits[:, None], torch.tensor(true[:, None]).float()), expected, abs_tol=1e-12
+    )
     two = torch.stack([torch.zeros_like(logits), logits], dim=1)
     assert math.isclose(AUC.of(two, torch.tensor(true).long()), expected, abs_tol=1e-12)

@@ -1,4 +1,6 @@
-"""One user's failure stays with that user: the others' updates keep their bits, and all are counted."""
+"""One user's failure stays with that user: the others' updates keep their bits, and all are
+counted.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -73,7 +75,8 @@ class Tampered(WrappedData):
     def examples(self, users: NDArray[np.int64]) -> Examples:
         parts = [self.inner.examples(np.array([user])) for user in users]
         changed = [
-            self.change(*part) if user == VICTIM else part for user, part in zip(users, parts, strict=True)
+            self.change(*part) if user == VICTIM else part
+            for user, part in zip(users, parts, strict=True)
         ]
         return (
             (torch.cat([x for x, _ in changed]), torch.cat([y for _, y in changed]))
@@ -83,7 +86,9 @@ class Tampered(WrappedData):
 
 
 class TogetherTampered(Tampered):
-    """It promises exact counts, so that users are loaded together and a failure is found by halving."""
+    """It promises exact counts, so that users are loaded together and a failure is found by
+    halving.
+    """
 
     counts_are_exact = True
 
@@ -118,13 +123,18 @@ TURNS = [
 
 
 @pytest.mark.parametrize(("fault", "module", "engine", "way"), TURNS)
-def test_everybody_elses_contribution_keeps_its_bits(fault: str, module: str, engine: str, way: str) -> None:
-    (change, stage), (threads, together) = FAULTS[fault], WAYS[way]
+def test_everybody_elses_contribution_keeps_its_bits(
+    fault: str, module: str, engine: str, way: str
+) -> None:
+    change, stage = FAULTS[fault]
+    threads, together = WAYS[way]
     torch.manual_seed(0)
-    dataset, model = cohort(SIZES), MODULES[module]()
+    dataset = cohort(SIZES)
+    model = MODULES[module]()
     model = model if isinstance(model, FlatModel) else FlatModel(model)
     tampered = (TogetherTampered if together else Tampered)(dataset, change)
-    users, local = list(dataset.user_ids), LocalSGD(2, 4, 0.3, engine=engine)  # type: ignore[arg-type]
+    users = list(dataset.user_ids)  # type: ignore[arg-type]
+    local = LocalSGD(2, 4, 0.3, engine=engine)  # type: ignore[arg-type]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -150,7 +160,8 @@ def test_everybody_elses_contribution_keeps_its_bits(fault: str, module: str, en
 def test_nothing_about_a_failure_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     for change, _ in FAULTS.values():
         trainer = LocalTrainer(
-            classification(Tampered(cohort(SIZES), change), mlp(6, (7,), 4, seed=2)), LocalSGD(1, 4, 0.1)
+            classification(Tampered(cohort(SIZES), change), mlp(6, (7,), 4, seed=2)),
+            LocalSGD(1, 4, 0.1),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("always")
@@ -184,9 +195,12 @@ class Counting(Tampered):
 @pytest.mark.parametrize(
     ("counts", "stage"), [(KeyError("gone"), "sizes"), (-1, "sizes"), (0, None), (9, "loading")]
 )
-def test_users_whose_examples_cannot_be_counted_contribute_nothing(counts: object, stage: str | None) -> None:
+def test_users_whose_examples_cannot_be_counted_contribute_nothing(
+    counts: object, stage: str | None
+) -> None:
     dataset = cohort(SIZES)
-    users, local = list(dataset.user_ids), LocalSGD(2, 4, 0.3)
+    users = list(dataset.user_ids)
+    local = LocalSGD(2, 4, 0.3)
     task = classification(dataset, mlp(6, (7,), 4, seed=2))
     clean = LocalTrainer(task, local)
     total, failures = summed(
@@ -198,7 +212,9 @@ def test_users_whose_examples_cannot_be_counted_contribute_nothing(counts: objec
     assert torch.equal(total.fixed_point, others.fixed_point)
 
 
-def test_a_group_that_fails_only_as_a_whole_is_trained_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_fails_only_as_a_whole_is_trained_in_halves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As a device does that has memory for some users at a time."""
     dataset = cohort([4] * 8)
     trainer = trainer_for(Careful(), dataset, LocalSGD(1, 4, 0.1))

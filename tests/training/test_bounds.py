@@ -1,4 +1,6 @@
-"""Entries are looked at before an engine sees them: a user outside of what is declared is zero, alone."""
+"""Entries are looked at before an engine sees them: a user outside of what is declared is zero,
+alone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from fedmf.models import FlatModel
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
 from fedmf.training.barrier import Failures
 
-V, T, USERS, ROWS, VICTIM = 7, 5, 9, 6, 4
+V = 7
+T = 5
+USERS = 9
+ROWS = 6
+VICTIM = 4
 
 
 class Tokens(nn.Module):
@@ -24,7 +30,8 @@ class Tokens(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.head = nn.Embedding(V, 8), nn.Linear(8, V)
+        self.embedding = nn.Embedding(V, 8)
+        self.head = nn.Linear(8, V)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.head(torch.tanh(self.embedding(tokens)))
@@ -43,13 +50,20 @@ def numbers(model: nn.Module | FlatModel | None = None) -> Task:
     features = torch.randn(USERS * ROWS, 6, generator=generator)
     labels = torch.randint(4, (USERS * ROWS,), generator=generator)
     labels[::7] = -100
-    return classification(replace(owned(features, labels), classes=4), model or mlp(6, (7,), 4, seed=2))
+    return classification(
+        replace(owned(features, labels), classes=4), model or mlp(6, (7,), 4, seed=2)
+    )
 
 
 def owned(features: Tensor, labels: Tensor) -> InMemoryDataset:
     rows = [np.arange(user, USERS * ROWS, USERS) for user in range(USERS)]
     return InMemoryDataset(
-        features, labels, rows, [f"u{i}" for i in range(USERS)], features[:2].clamp(max=V - 1), labels[:2] * 0
+        features,
+        labels,
+        rows,
+        [f"u{i}" for i in range(USERS)],
+        features[:2].clamp(max=V - 1),
+        labels[:2] * 0,
     )
 
 
@@ -90,7 +104,8 @@ def test_a_user_outside_of_the_bounds_is_zero_and_nobody_else_moves(
     made: Callable[[], Task], change: Callable[[Task], Task], engine: str
 ) -> None:
     task = made()
-    users, local = list(task.dataset.user_ids), LocalSGD(1, 3, 0.5, engine=engine)  # type: ignore[arg-type]
+    users = list(task.dataset.user_ids)  # type: ignore[arg-type]
+    local = LocalSGD(1, 3, 0.5, engine=engine)  # type: ignore[arg-type]
     clean = LocalTrainer(task, local, group_size=4).updates(task.model.initial(), users, 0)
     assert (clean.norm(dim=1) > 0).all()
     failures = Failures()

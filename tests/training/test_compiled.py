@@ -1,4 +1,6 @@
-"""Compiled steps against automatic differentiation in 64 bits, and what is a chain of known layers."""
+"""Compiled steps against automatic differentiation in 64 bits, and what is a chain of known
+layers.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,12 @@ class Own(nn.Module):
 
     def __init__(self, end: Callable[[Tensor], Tensor] = lambda x: F.log_softmax(x, dim=1)) -> None:
         super().__init__()
-        self.first, self.second = nn.Conv2d(3, 7, 3, padding=1), nn.Conv2d(7, 5, (3, 2))
-        self.dense, self.head, self.dropout, self.end = nn.Linear(5, 6), nn.Linear(6, 4), nn.Dropout(0), end
+        self.first = nn.Conv2d(3, 7, 3, padding=1)
+        self.second = nn.Conv2d(7, 5, (3, 2))
+        self.dense = nn.Linear(5, 6)
+        self.head = nn.Linear(6, 4)
+        self.dropout = nn.Dropout(0)
+        self.end = end
 
     def forward(self, images: Tensor) -> Tensor:
         x = F.max_pool2d(F.relu(self.first(images)), 2)
@@ -63,7 +69,9 @@ def flat(*inner: nn.Module) -> nn.Sequential:
 
 CHAINS: dict[str, Callable[[], nn.Module]] = {
     "logistic": lambda: flat(nn.Linear(216, 4, bias=False)),
-    "dense": lambda: flat(nn.Linear(216, 33), nn.Tanh(), nn.Linear(33, 17), nn.ReLU(), nn.Linear(17, 4)),
+    "dense": lambda: flat(
+        nn.Linear(216, 33), nn.Tanh(), nn.Linear(33, 17), nn.ReLU(), nn.Linear(17, 4)
+    ),
     "Sequential": lambda: nn.Sequential(*layers()),
     "own module": Own,
     "strides": lambda: nn.Sequential(
@@ -78,17 +86,23 @@ CHAINS: dict[str, Callable[[], nn.Module]] = {
         *(frozen(nn.Conv2d(3, 6, 3)), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
         *(nn.Linear(54, 9), nn.ReLU(), frozen(nn.Linear(9, 9)), nn.ReLU(), nn.Linear(9, 4)),
     ),
-    "looked at as images": lambda: flat(nn.Unflatten(1, (3, 8, 9)), *layers()[:-3], nn.Linear(5, 4)),
+    "looked at as images": lambda: flat(
+        nn.Unflatten(1, (3, 8, 9)), *layers()[:-3], nn.Linear(5, 4)
+    ),
 }
 
 
-def task_of(module: nn.Module, kind: str = "classification", shape: tuple[int, ...] = (3, 9, 8)) -> Task:
-    count, generator = sum(SIZES), torch.Generator().manual_seed(1)
+def task_of(
+    module: nn.Module, kind: str = "classification", shape: tuple[int, ...] = (3, 9, 8)
+) -> Task:
+    count = sum(SIZES)
+    generator = torch.Generator().manual_seed(1)
     features = torch.randn(count, *shape, generator=generator)
     labels = torch.randint(4, (count,), generator=generator)
     labels[-1] = 3
     owned = tuple(np.split(np.arange(count), np.cumsum(SIZES)[:-1]))
-    names, make = tuple(f"u{u}" for u in range(len(SIZES))), classification
+    names = tuple(f"u{u}" for u in range(len(SIZES)))
+    make = classification
     if kind != "classification":
         labels = torch.rand(count, 4, generator=generator).round()
         make = regression if kind == "regression" else multi_label
@@ -118,7 +132,9 @@ def exact_update(task: Task, user: int, local: LocalSGD) -> Tensor:
             ):
                 v.mul_(local.momentum).add_(slope + local.proximal * (p.detach() - start))
                 p.data.sub_(local.learning_rate * v)
-    return torch.cat([(p.detach() - start).flatten() for p, start in zip(trained, origin, strict=True)])
+    return torch.cat(
+        [(p.detach() - start).flatten() for p, start in zip(trained, origin, strict=True)]
+    )
 
 
 @pytest.mark.parametrize("plain", [True, False])
@@ -136,7 +152,8 @@ def test_other_losses(kind: str) -> None:
 def check_exact(task: Task, local: LocalSGD) -> None:
     trainer = LocalTrainer(task, local)
     assert trainer.path == "compiled"
-    origin, users = task.model.initial(), task.dataset.user_ids
+    origin = task.model.initial()
+    users = task.dataset.user_ids
     updates = trainer.updates(origin, users, 2)
     for user, update in enumerate(updates):
         exact = exact_update(task, user, local)
@@ -164,9 +181,12 @@ def test_padding_has_no_slopes_and_a_label_beyond_the_classes_fails_alone() -> N
     dataset.labels[dataset.owned[2][:3]] = PADDING
     check_exact(task, LOCAL)
     few = task_of(flat(nn.Linear(216, 3)))  # label 3 is declared
-    total, users = ClippedSum(few.model.dimension, 1.0), list(dataset.user_ids)
+    total = ClippedSum(few.model.dimension, 1.0)
+    users = list(dataset.user_ids)
     assert isinstance(few.dataset, InMemoryDataset)
-    beyond = [u for u, rows in zip(users, few.dataset.owned, strict=True) if 3 in few.dataset.labels[rows]]
+    beyond = [
+        u for u, rows in zip(users, few.dataset.owned, strict=True) if 3 in few.dataset.labels[rows]
+    ]
     failures = LocalTrainer(few, LOCAL).add_updates(few.model.initial(), users, 2, total)
     assert [failure.user for failure in failures] == beyond
     assert 0 < len(beyond) < len(SIZES)
@@ -180,7 +200,9 @@ class Branching(Own):
 class Twice(nn.Module):
     def __init__(self, step: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
-        self.inner, self.head, self.step = nn.Linear(216, 216), nn.Linear(216, 4), step
+        self.inner = nn.Linear(216, 216)
+        self.head = nn.Linear(216, 4)
+        self.step = step
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.step(self.inner, images.flatten(1)))
@@ -192,9 +214,15 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a layer used twice": (lambda: Twice(lambda m, x: m(m(x))), "of two layers"),
     "a detached layer": (lambda: Twice(lambda m, x: m(x).detach()), "detach is no layer"),
     "no gradient": (lambda: Twice(lambda m, x: torch.no_grad()(m)(x)), "hidden from gradients"),
-    "examples mixed": (lambda: Twice(lambda m, x: m(x).reshape(216, -1).reshape(-1, 216)), "mixes examples"),
+    "examples mixed": (
+        lambda: Twice(lambda m, x: m(x).reshape(216, -1).reshape(-1, 216)),
+        "mixes examples",
+    ),
     "a scale": (lambda: Own(lambda x: 2 * x), "mul is no layer"),
-    "dropout": (lambda: flat(nn.Linear(216, 5), nn.Dropout(0.5), nn.Linear(5, 4)), "draws random numbers"),
+    "dropout": (
+        lambda: flat(nn.Linear(216, 5), nn.Dropout(0.5), nn.Linear(5, 4)),
+        "draws random numbers",
+    ),
     "groups": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), *layers()[-5:]), "groups"),
     "ReLU at the end": (lambda: flat(nn.Linear(216, 4), nn.ReLU()), "the last layer is not dense"),
     "a row of an image": (
@@ -220,7 +248,9 @@ def test_what_is_no_chain_is_left_to_torch(name: str) -> None:
         plan_of(task_of(make()), LOCAL)
 
 
-def test_steps_that_disagree_with_automatic_differentiation_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_disagree_with_automatic_differentiation_are_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     task = task_of(made("Sequential"))
     assert disagreement(Compiled, task, LOCAL) == ""
     other = plan_of(task, LOCAL)

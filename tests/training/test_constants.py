@@ -1,4 +1,6 @@
-"""Frozen and tied parameters, buffers, and examples as dictionaries of tensors, in local training."""
+"""Frozen and tied parameters, buffers, and examples as dictionaries of tensors, in local
+training.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ TOLERANCE = 2e-5
 
 
 def half_frozen() -> nn.Module:
-    """A chain of layers, so that no engine may take the layer that is frozen for one that is trained."""
+    """A chain of layers, so that no engine may take the layer that is frozen for one that is
+    trained.
+    """
     module = mlp(6, (7, 5), 4, seed=2)
     module.get_submodule("hidden1").requires_grad_(False)
     return module
@@ -47,7 +51,8 @@ TASKS: dict[str, Callable[[], Task]] = {
 @every_engine
 @pytest.mark.parametrize("make", TASKS.values(), ids=TASKS)
 def test_updates_are_those_of_torch_optim_in_64_bits(make: Callable[[], Task], engine: str) -> None:
-    task, local = make(), replace(PLAN, engine=engine)  # type: ignore[arg-type]
+    task = make()  # type: ignore[arg-type]
+    local = replace(PLAN, engine=engine)  # type: ignore[arg-type]
     updates = LocalTrainer(task, local).updates(task.model.initial(), task.dataset.user_ids, 3)
     assert updates.shape == (len(SIZES), task.model.dimension)
     for user, update in zip(task.dataset.user_ids, updates, strict=True):
@@ -61,7 +66,8 @@ class Counting(nn.Module):
 
     def __init__(self, keep: Callable[[nn.Module, Tensor], None]) -> None:
         super().__init__()
-        self.inner, self.keep = nn.Linear(6, 4), keep
+        self.inner = nn.Linear(6, 4)
+        self.keep = keep
         self.register_buffer("seen", torch.zeros(6))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -90,7 +96,8 @@ def _one_more(module: nn.Module, features: Tensor) -> None:
 def test_a_module_whose_buffers_move_is_refused(keep: Any, name: str, engine: str) -> None:
     task = with_model(Counting(keep))
     with pytest.raises(
-        ConfigError, match=f"must not change its parameters or buffers in a pass; got another '{name}'"
+        ConfigError,
+        match=f"must not change its parameters or buffers in a pass; got another '{name}'",
     ):
         preflight(task, LocalSGD(engine=engine))  # type: ignore[arg-type]
     assert not task.model.constants["seen"].any()
@@ -124,7 +131,9 @@ class Remembering(nn.Module):
         self.register_buffer("last", torch.zeros(()))
 
     def forward(self, features: Tensor) -> Tensor:
-        outputs = torch.tanh(self.inner(features)) + self.seen + torch.arange(4) * (self.last + self.seen)
+        outputs = (
+            torch.tanh(self.inner(features)) + self.seen + torch.arange(4) * (self.last + self.seen)
+        )
         if features.detach().abs().max().item() > 50.0:
             self.seen.add_(1.0)
             self.last = self.last + 2.0
@@ -135,9 +144,11 @@ class Remembering(nn.Module):
 def test_what_a_module_keeps_of_a_user_does_not_reach_the_next(engine: str) -> None:
     torch.manual_seed(0)
     local = replace(PLAN, engine=engine)  # type: ignore[arg-type]
-    dataset, module = cohort(SIZES), Remembering()
+    dataset = cohort(SIZES)
+    module = Remembering()
     clean = LocalTrainer(classification(dataset, module), local)
-    start, users = clean.task.model.initial(), dataset.user_ids
+    start = clean.task.model.initial()
+    users = dataset.user_ids
     expected = clean.updates(start, users, 0)
     dataset.features[dataset.owned[1]] = 100.0
     marked = LocalTrainer(classification(dataset, module), local).updates(start, users, 0)

@@ -31,7 +31,10 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
     "another name": (lambda x: {"input_ids": x["input_ids"], "masks": x["mask"]}, "loading"),
     "fewer rows of one": (lambda x: {**x, "mask": x["mask"][:-1]}, "loading"),
     "NaN": (lambda x: {**x, "mask": torch.full_like(x["mask"], torch.nan)}, "loading"),
-    "a token beyond": (lambda x: {**x, "input_ids": torch.full_like(x["input_ids"], 999)}, "loading"),
+    "a token beyond": (
+        lambda x: {**x, "input_ids": torch.full_like(x["input_ids"], 999)},
+        "loading",
+    ),
 }
 VICTIM = 4
 
@@ -48,13 +51,17 @@ class Tampered(WrappedData):
         return (self.change(features) if VICTIM in users else features), labels  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("fault", "engine"), [(f, ("auto", "loop")[i % 2]) for i, f in enumerate(FAULTS)])
+@pytest.mark.parametrize(
+    ("fault", "engine"), [(f, ("auto", "loop")[i % 2]) for i, f in enumerate(FAULTS)]
+)
 def test_a_failing_user_of_named_features_moves_nobody_else(fault: str, engine: str) -> None:
     change, stage = FAULTS[fault]
-    task, local = masked_task(SIZES), replace(PLAN, engine=engine)  # type: ignore[arg-type]
+    task = masked_task(SIZES)  # type: ignore[arg-type]
+    local = replace(PLAN, engine=engine)  # type: ignore[arg-type]
     assert isinstance(task.dataset, InMemoryDataset)
     tampered = replace(task, dataset=Tampered(task.dataset, change))
-    users, start = task.dataset.user_ids, task.model.initial()
+    users = task.dataset.user_ids
+    start = task.model.initial()
     clean = LocalTrainer(task, local, group_size=3).updates(start, users, 0)
     total, expected = (ClippedSum(TRAINED, 0.5) for _ in range(2))
     failures = LocalTrainer(tampered, local, group_size=3).add_updates(start, users, 0, total)

@@ -1,4 +1,6 @@
-"""A user's integers are the same before, after and beside hostile users, on every path; planted faults."""
+"""A user's integers are the same before, after and beside hostile users, on every path; planted
+faults.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ LOCAL = LocalSGD(batch_size=4, learning_rate=0.1, momentum=0.5)
 def _outside(values: Tensor, structure: TensorStructure) -> None:
     """Numbers beyond the declared ones, above and below."""
     if structure.bound is not None:
-        values.view(-1)[::2], values.view(-1)[1::2] = structure.bound, -1
+        values.view(-1)[::2] = structure.bound
+        values.view(-1)[1::2] = -1
 
 
 KINDS: dict[str, tuple[Fill, int]] = {**HOSTILE, "outside": (_outside, 1)}
@@ -54,13 +57,20 @@ def images(module: nn.Module, channels: int = 1) -> Task:
     features = torch.randn(6, channels, 9, 8, generator=generator)
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
     owned = tuple(np.split(np.arange(6), 2))
-    return classification(InMemoryDataset(features, labels, owned, ("u0", "u1"), features, labels, 4), module)
+    return classification(
+        InMemoryDataset(features, labels, owned, ("u0", "u1"), features, labels, 4), module
+    )
 
 
 def cnn(channels: int = 1, first: int = 6, second: int = 17) -> nn.Sequential:
     return nn.Sequential(
         *(nn.Conv2d(channels, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(second * 16, 4)),
+        *(
+            nn.Conv2d(first, second, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(second * 16, 4),
+        ),
     )
 
 
@@ -69,7 +79,8 @@ class Recurring(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.layer = nn.Embedding(50, 6), nn.LSTM(6, 9, batch_first=True)
+        self.embedding = nn.Embedding(50, 6)
+        self.layer = nn.LSTM(6, 9, batch_first=True)
         self.head = nn.Linear(9, 50)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -88,13 +99,16 @@ CASES: dict[str, tuple[Callable[[], Task], Path]] = {
     "groups, numbers": (lambda: task_of_kind("regression", [2, 3]), "groups"),
     "one by one, convolutions": (lambda: images(Plain(cnn())), "one by one"),
     "one by one, dropout": (
-        lambda: images(nn.Sequential(nn.Flatten(), nn.Linear(72, 19), nn.Dropout(0.5), nn.Linear(19, 4))),
+        lambda: images(
+            nn.Sequential(nn.Flatten(), nn.Linear(72, 19), nn.Dropout(0.5), nn.Linear(19, 4))
+        ),
         "one by one",
     ),
     "one by one, an LSTM": (
-        lambda: next_token(task_of_kind("next token", [2, 3]).dataset, Recurring(), 50), "one by one",
+        lambda: next_token(task_of_kind("next token", [2, 3]).dataset, Recurring(), 50),
+        "one by one",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +132,8 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     def poisoned_vector(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return new_vector(count, dtype, device).fill_(torch.nan)
 
-    train, rows = OneByOne._train, engines._rows
+    train = OneByOne._train
+    rows = engines._rows
 
     def poisoned_train(engine: OneByOne, *arguments: object) -> None:
         engine._flat.fill_(torch.nan)
@@ -148,7 +163,9 @@ def test_integers_do_not_depend_on_any_hostile_user(case: str) -> None:
         assert torch.equal(integers(trainer, made, ["A", kind])[0] - hostile, alone), kind
     everybody = list(KINDS)
     hostile, failed = integers(trainer, made, everybody)
-    assert torch.equal(integers(trainer, made, [*everybody[:4], "A", *everybody[4:]])[0] - hostile, alone)
+    assert torch.equal(
+        integers(trainer, made, [*everybody[:4], "A", *everybody[4:]])[0] - hostile, alone
+    )
     assert ("outside" in failed) == (made.structure.labels.bound is not None)
 
 
@@ -157,7 +174,9 @@ class Kept(nn.Module):
 
     def __init__(self, step: Callable[[Kept, Tensor], Tensor]) -> None:
         super().__init__()
-        self.inner, self.step, self.scale = nn.Linear(6, 4), step, 0.0
+        self.inner = nn.Linear(6, 4)
+        self.step = step
+        self.scale = 0.0
         self.first: Tensor | None = None
         self.generator = np.random.default_rng(0)
 
@@ -213,7 +232,8 @@ CHANGES = "model must not change its parameters or buffers in a pass; got anothe
 def test_a_model_that_keeps_something_of_a_user_is_refused(
     step: Callable[[Kept, Tensor], Tensor], message: str, engine: str
 ) -> None:
-    python, numpy = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[union-attr] # noqa: NPY002
+    python = random.getstate()  # type: ignore[union-attr]
+    numpy = np.random.get_state()[1].tolist()  # type: ignore[union-attr] # noqa: NPY002
     with pytest.raises(ConfigError, match=message):
         preflight(with_model(Kept(step)), LocalSGD(engine=engine))  # type: ignore[arg-type]
     assert random.getstate() == python
@@ -221,7 +241,9 @@ def test_a_model_that_keeps_something_of_a_user_is_refused(
 
 
 class MovingAverage:
-    """A loss over its own moving average, which an update shows and the trial of single examples does not."""
+    """A loss over its own moving average, which an update shows and the trial of single examples
+    does not.
+    """
 
     def __init__(self) -> None:
         self.mean = torch.tensor(1.0)
@@ -253,7 +275,9 @@ def beyond_the_table() -> Task:
     )
 
 
-def beside_the_token_beyond(monkeypatch: pytest.MonkeyPatch, flattens: bool) -> tuple[bool, list[str]]:
+def beside_the_token_beyond(
+    monkeypatch: pytest.MonkeyPatch, flattens: bool
+) -> tuple[bool, list[str]]:
     """Whether A's update is the same after a user with token 50 in its group, and who fails."""
 
     def only_beyond(values: Tensor, structure: TensorStructure) -> None:
@@ -263,10 +287,14 @@ def beside_the_token_beyond(monkeypatch: pytest.MonkeyPatch, flattens: bool) -> 
         values.clamp_(max=49)
 
     if flattens:
-        monkeypatch.setattr(OwnRows, "__torch_function__", lambda _, f, __, a=(), k=None: f(*a, **(k or {})))
+        monkeypatch.setattr(
+            OwnRows, "__torch_function__", lambda _, f, __, a=(), k=None: f(*a, **(k or {}))
+        )
     made = hostile_users(beyond_the_table(), 4, {"first": (within, 1), "B": (only_beyond, 1)})
     made.dataset.features.clamp_(max=50)[:4].clamp_(max=49)  # type: ignore[attr-defined]
-    trainer, origin, failures = LocalTrainer(made, LOCAL, path="groups"), made.model.initial(), Failures()
+    trainer = LocalTrainer(made, LOCAL, path="groups")
+    origin = made.model.initial()
+    failures = Failures()
     alone = trainer.updates(origin, ["first", "A"], 0)[1]
     beside = trainer.updates(origin, ["first", "B", "A"], 0, failures)[2]
     assert alone.any()
@@ -274,7 +302,9 @@ def beside_the_token_beyond(monkeypatch: pytest.MonkeyPatch, flattens: bool) -> 
     return torch.equal(alone, beside), [f"{failure.user}: {failure.reason}" for failure in named]
 
 
-def test_a_token_that_is_none_reaches_no_row_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_is_none_reaches_no_row_of_another_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     same, failed = beside_the_token_beyond(monkeypatch, flattens=False)
     assert same
     (line,) = failed
@@ -283,14 +313,19 @@ def test_a_token_that_is_none_reaches_no_row_of_another_user(monkeypatch: pytest
         preflight(beyond_the_table(), LOCAL)
 
 
-def test_a_token_that_is_flattened_into_a_neighbour_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_is_flattened_into_a_neighbour_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert beside_the_token_beyond(monkeypatch, flattens=True) == (False, [])
 
 
-@pytest.mark.parametrize("flattened", [
-    lambda rows, tokens: torch.embedding(rows, tokens),
-    lambda rows, tokens: rows.index_fill(0, tokens, 0.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "flattened",
+    [
+        lambda rows, tokens: torch.embedding(rows, tokens),
+        lambda rows, tokens: rows.index_fill(0, tokens, 0.0),
+    ],
+)
 def test_functions_that_flatten_rows_of_users_are_refused(flattened: Callable[..., Tensor]) -> None:
     """Number 4 of a table of 4 would be number 0 of the next user's."""
     with OwnRows(), pytest.raises(NotImplementedError, match="of users together"):
@@ -298,8 +333,11 @@ def test_functions_that_flatten_rows_of_users_are_refused(flattened: Callable[..
 
 
 @pytest.mark.parametrize("fault", ["buffers kept", "the last user's model kept", "a group of one"])
-def test_the_check_sees_an_engine_that_keeps_something(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, path = images(Plain(cnn())), "one by one"
+def test_the_check_sees_an_engine_that_keeps_something(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = images(Plain(cnn()))
+    path = "one by one"
     if fault == "a group of one":
         together = Together.train
 
@@ -314,17 +352,26 @@ def test_the_check_sees_an_engine_that_keeps_something(fault: str, monkeypatch: 
         task = with_model(Centred())
         kept = lambda engine: setattr(engine, "_buffers", [])  # noqa: E731
         made = OneByOne.__init__
-        monkeypatch.setattr(OneByOne, "__init__", lambda engine, *a: (made(engine, *a), kept(engine))[0])
+        monkeypatch.setattr(
+            OneByOne, "__init__", lambda engine, *a: (made(engine, *a), kept(engine))[0]
+        )
     else:
-        trained, before = OneByOne._train, list[OneByOne]()
+        trained = OneByOne._train
+        before = list[OneByOne]()
 
         def on(engine: OneByOne, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
-            start = engine._flat.clone() if engine in before and engine._flat.isfinite().all() else origin
+            start = (
+                engine._flat.clone()
+                if engine in before and engine._flat.isfinite().all()
+                else origin
+            )
             trained(engine, into, start, group, u)
             before.append(engine)
 
         monkeypatch.setattr(OneByOne, "_train", on)
-    assert "another one after or together with other users" in dependence(trainer_on(path), task, LOCAL)  # type: ignore[arg-type]
+    assert "another one after or together with other users" in dependence(
+        trainer_on(path), task, LOCAL
+    )  # type: ignore[arg-type]
 
 
 class Centred(nn.Module):
@@ -360,8 +407,10 @@ def test_a_compiled_program_that_fails_the_check_is_not_taken(
 
 def test_dropout_is_that_of_a_loop_seeded_for_the_user_and_moves_no_generator() -> None:
     task = with_model(nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 4)))
-    local, state = LocalSGD(batch_size=64, learning_rate=0.1), torch.get_rng_state()
-    trainer, origin = LocalTrainer(task, local), task.model.initial()
+    local = LocalSGD(batch_size=64, learning_rate=0.1)
+    state = torch.get_rng_state()
+    trainer = LocalTrainer(task, local)
+    origin = task.model.initial()
     first, second = trainer.updates(origin, ["u0", "u1"], 3)
     assert torch.equal(torch.get_rng_state(), state)
     assert trainer.path == "one by one"
@@ -372,6 +421,8 @@ def test_dropout_is_that_of_a_loop_seeded_for_the_user_and_moves_no_generator() 
     order = torch.from_numpy(user_orders(0, 3, "u0", len(labels), 1)[0])
     torch.manual_seed(draw_seed(0, 3, "u0"))
     cross_entropy(module(features[order]), labels[order]).mean().backward()
-    expected = torch.cat([-0.1 * p.grad.flatten() for p in module.parameters() if p.grad is not None])
+    expected = torch.cat(
+        [-0.1 * p.grad.flatten() for p in module.parameters() if p.grad is not None]
+    )
     torch.testing.assert_close(first, expected, rtol=1e-5, atol=1e-7)
     assert task.evaluate(origin) == task.evaluate(origin)

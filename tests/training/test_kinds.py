@@ -1,4 +1,6 @@
-"""Classification, next-token, tagging, regression and multi-label tasks: trained by every engine, judged."""
+"""Classification, next-token, tagging, regression and multi-label tasks: trained by every engine,
+judged.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ def test_metrics_by_hand() -> None:
     expected = torch.tensor([(losses[0] + losses[1]) / 2, losses[2]])
     torch.testing.assert_close(token_cross_entropy(logits, tokens), expected)
     assert ACCURACY.of(torch.eye(3), torch.tensor([0, 1, 0])) == pytest.approx(2 / 3)
-    predicted, true = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    predicted = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+    true = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     assert MAE.of(predicted, true) == pytest.approx(5 / 4)
     assert RMSE.of(predicted, true) == pytest.approx(math.sqrt(13 / 4))
     assert MAE.of(torch.tensor([[1.0], [4.0]]), torch.tensor([1.0, 2.0])) == 1.0

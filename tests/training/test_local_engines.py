@@ -1,4 +1,6 @@
-"""Which users are trained together, by which program, on how many threads: nobody's bits may depend on it."""
+"""Which users are trained together, by which program, on how many threads: nobody's bits may depend
+on it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ def small_cnn() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(
-            *(nn.Unflatten(1, (1, 3, 2)), nn.Conv2d(1, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(6, 4))
+            *(
+                nn.Unflatten(1, (1, 3, 2)),
+                nn.Conv2d(1, 3, 2),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(6, 4),
+            )
         )
 
 
@@ -49,7 +57,8 @@ def test_bits_do_not_depend_on_companions_groups_or_threads(name: str, plan: Loc
         assert torch.equal(trainer.updates(start, users, ROUND), expected)
         assert torch.equal(trainer.updates(start, users[::-1], ROUND).flip(0), expected)
         assert torch.equal(trainer.updates(start, users[3:10:2], ROUND), expected[3:10:2])
-    total, rows = ClippedSum(start.numel(), 0.5), ClippedSum(start.numel(), 0.5)
+    total = ClippedSum(start.numel(), 0.5)
+    rows = ClippedSum(start.numel(), 0.5)
     for user in users:
         assert alone.add_updates(start, [user], ROUND, total) == []
     rows.add_updates(expected)
@@ -95,8 +104,11 @@ class Branching(nn.Module):
         return 2 * outputs if outputs.sum().item() > 0 else outputs
 
 
-def test_a_module_that_cannot_be_batched_falls_back_to_the_loop(caplog: pytest.LogCaptureFixture) -> None:
-    dataset, plan = cohort([5, 9, 4]), LocalSGD(2, 3, 0.2)
+def test_a_module_that_cannot_be_batched_falls_back_to_the_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dataset = cohort([5, 9, 4])
+    plan = LocalSGD(2, 3, 0.2)
     with caplog.at_level(logging.WARNING, "fedmf"):
         trainer = trainer_for(Branching(), dataset, plan)
     (record,) = caplog.records
@@ -104,8 +116,12 @@ def test_a_module_that_cannot_be_batched_falls_back_to_the_loop(caplog: pytest.L
     assert "\n" not in record.getMessage()
     loop = trainer_for(Branching(), dataset, plan, engine="loop")
     start = trainer.task.model.initial()
-    assert torch.equal(trainer.updates(start, ["u1", "u0"], 1), loop.updates(start, ["u1", "u0"], 1))
-    with pytest.raises(ValueError, match=r"must be one that torch\.func can batch with engine 'vectorised'"):
+    assert torch.equal(
+        trainer.updates(start, ["u1", "u0"], 1), loop.updates(start, ["u1", "u0"], 1)
+    )
+    with pytest.raises(
+        ValueError, match=r"must be one that torch\.func can batch with engine 'vectorised'"
+    ):
         trainer_for(Branching(), dataset, plan, engine="vectorised")
 
 
@@ -137,7 +153,9 @@ def test_the_path_that_is_chosen(module: nn.Module, engine: str, path: str) -> N
 
 
 def test_steps_hold_each_users_examples_in_its_own_order() -> None:
-    sizes, batch, epochs = np.array([7, 5, 2]), 3, 2
+    sizes = np.array([7, 5, 2])
+    batch = 3
+    epochs = 2
     (first,) = [shape for shape, _ in groups_of(sizes[:1], batch, epochs, 1)]
     seeds = np.array([user_seed(1, 2, name) for name in "abc"], dtype=np.uint64)
     steps = step_rows(seeds, sizes, batch, epochs, first)
@@ -154,4 +172,6 @@ def test_steps_hold_each_users_examples_in_its_own_order() -> None:
         assert (steps.rows[:, u][real] == start + order).all()
         assert np.isin(steps.rows[:, u], np.arange(start, start + size)).all()
         sums = steps.weights[:, u].sum(axis=1)
-        np.testing.assert_allclose(sums, np.arange(sums.size) < epochs * -(-size // batch), rtol=1e-6)
+        np.testing.assert_allclose(
+            sums, np.arange(sums.size) < epochs * -(-size // batch), rtol=1e-6
+        )

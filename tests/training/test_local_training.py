@@ -31,7 +31,8 @@ TOLERANCE = 2e-5
 def test_updates_equal_a_plain_loop(
     sizes: list[int], plan: LocalSGD, engine: LocalEngine, group_size: int | None
 ) -> None:
-    dataset, module = cohort(sizes), mlp(6, (7,), 4, seed=2)
+    dataset = cohort(sizes)
+    module = mlp(6, (7,), 4, seed=2)
     trainer = trainer_for(Plain(module), dataset, plan, cross_entropy, engine, group_size)
     updates = trainer.updates(trainer.task.model.initial(), dataset.user_ids, ROUND)
     assert updates.dtype == torch.float32
@@ -57,7 +58,9 @@ def test_one_users_broken_examples_do_not_reach_the_others(poison: float, row: i
 
 
 def test_a_user_that_is_done_stands_still() -> None:
-    """A model that overflows only in a further step must not be taken that step for others' sake."""
+    """A model that overflows only in a further step must not be taken that step for others'
+    sake.
+    """
     dataset = cohort([1, 12], features=1, classes=2)
     dataset.features[dataset.owned[0]] = 1e20
     dataset.labels[dataset.owned[0]] = 0

@@ -29,7 +29,9 @@ TOLERANCE = 2e-5
 
 
 def updates_of(task: Task, local: LocalSGD, group_size: int | None = None) -> Tensor:
-    return LocalTrainer(task, local, group_size).updates(task.model.initial(), task.dataset.user_ids, 2)
+    return LocalTrainer(task, local, group_size).updates(
+        task.model.initial(), task.dataset.user_ids, 2
+    )
 
 
 @every_engine

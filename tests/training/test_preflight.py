@@ -1,4 +1,6 @@
-"""Broken tasks and all engines: one line with the cause, before anything is spent; and what must pass."""
+"""Broken tasks and all engines: one line with the cause, before anything is spent; and what must
+pass.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ ENGINES = ("auto", "vectorised", "loop")
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
-@pytest.mark.parametrize(("name", "engine"), [(name, ENGINES[i % 3]) for i, name in enumerate(BROKEN)])
+@pytest.mark.parametrize(
+    ("name", "engine"), [(name, ENGINES[i % 3]) for i, name in enumerate(BROKEN)]
+)
 def test_a_broken_task_is_refused_in_one_line_with_the_cause(
     name: str, engine: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -52,8 +56,9 @@ def test_a_model_that_cannot_be_batched_is_refused_by_the_engine_that_batches() 
     with pytest.raises(ConfigError) as refusal:
         preflight(with_model(Scaled(branching)), LocalSGD(engine="vectorised"))
     line = branching.__code__.co_firstlineno + 2
-    assert "model must be one that torch.func can batch with engine 'vectorised'; got RuntimeError" in str(
-        refusal.value
+    assert (
+        "model must be one that torch.func can batch with engine 'vectorised'; got RuntimeError"
+        in str(refusal.value)
     )
     assert f"({raising.__code__.co_filename}:{line})" in str(refusal.value)
     assert "Use 'auto' or 'loop'" in str(refusal.value)
@@ -67,10 +72,14 @@ def test_nothing_moves_and_nothing_is_said(
     """Though one module cannot be batched, and another draws random numbers."""
     modules: list[nn.Module] = [mlp(6, (7,), 4, 0)]
     if engine != "vectorised":  # which refuses them, and says why
-        modules += [Scaled(branching), nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1), nn.Linear(5, 4))]
+        modules += [
+            Scaled(branching),
+            nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1), nn.Linear(5, 4)),
+        ]
     for module in modules:
         task = with_model(module)
-        before, state = task.model.initial(), torch.get_rng_state()
+        before = task.model.initial()
+        state = torch.get_rng_state()
         with caplog.at_level(logging.DEBUG):
             preflight(task, LocalSGD(engine=engine))  # type: ignore[arg-type]
         assert torch.equal(task.model.initial(), before)

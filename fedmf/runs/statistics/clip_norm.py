@@ -29,19 +29,22 @@ class FixedClipping(Value):
 class QuantileClipping(Statistic):
     """ζ_t follows a quantile of the norms of users' updates, estimated from released noisy counts.
 
-    With S_t the sum of the signs of users (+1 within ζ_t, −1 above, 0 for the zero vector), round t releases
-    q_t = ½ + (S_t + noise)/(2m). With q̂ the mean of the q of the B rounds of a block, the next block has
+    With S_t the sum of the signs of users (+1 within ζ_t, −1 above, 0 for the zero vector), round t
+    releases q_t = ½ + (S_t + noise)/(2m). With q̂ the mean of the q of the B rounds of a block, the
+    next block has
 
         ζ' = ζ·exp(−η(q̂ − γ)),
 
     within 2⁻²⁰ζ_0 … 2²⁰ζ_0. A user's clipped update x and sign s enter the release as one vector
-    (a·x/ζ_t, b·s) with a² + b² = 1, so ε is the same as for a fixed clip norm: docs/theory/accounting.md.
+    (a·x/ζ_t, b·s) with a² + b² = 1, so ε is the same as for a fixed clip norm:
+    docs/theory/accounting.md.
 
     Raises:
         ValueError: a value out of its range.
 
     References:
-        Andrew, Thakkar, McMahan, Ramaswamy (2021), "Differentially Private Learning with Adaptive Clipping".
+        Andrew, Thakkar, McMahan, Ramaswamy (2021), "Differentially Private Learning with Adaptive
+        Clipping".
     """
 
     kind: ClassVar[str] = "quantile"
@@ -51,7 +54,9 @@ class QuantileClipping(Statistic):
         float, Field("target share γ of users with updates within the clip norm", "γ", gt=0, lt=1)
     ] = 0.5
     learning_rate: Annotated[float, Field("learning rate η of ln ζ", "η", gt=0)] = 0.5
-    rounds_per_update: Annotated[int, Field("number of rounds B between two changes of ζ", "B", ge=1)] = 5
+    rounds_per_update: Annotated[
+        int, Field("number of rounds B between two changes of ζ", "B", ge=1)
+    ] = 5
     normalize_updates: Annotated[
         bool, Field("divide mean updates by ζ, so that the server's step does not depend on it")
     ] = False
@@ -68,7 +73,9 @@ class QuantileClipping(Statistic):
 
     def after(self, t: int, mean: float, state: Mapping[str, Any]) -> dict[str, float]:
         """A block ends with every round t for which B divides t + 1."""
-        first, norm, shares = state["first"], state[_COLUMN], state["shares"] + 0.5 + mean / 2
+        first = state["first"]
+        norm = state[_COLUMN]
+        shares = state["shares"] + 0.5 + mean / 2
         if (t + 1) % self.rounds_per_update:
             return {"first": first, _COLUMN: norm, "shares": shares}
         farthest = math.log(_FARTHEST)
@@ -94,8 +101,11 @@ class QuantileClipping(Statistic):
     def assumptions(self) -> tuple[str, ...]:
         """See `Statistic.assumptions`."""
         return (
-            "the clip norm of a round was computed only from released figures: epsilon is the same as for a "
-            "fixed clip norm, and the sequence of clip norms may be published like the models",
+            (
+                "the clip norm of a round was computed only from released figures: epsilon is the"
+                " same as for a fixed clip norm, and the sequence of clip norms may be published"
+                " like the models"
+            ),
         )
 
     @property

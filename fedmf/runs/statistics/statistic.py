@@ -30,7 +30,9 @@ class Statistic(Value, ReleasedStatistic, ABC):
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """Its columns of the metrics table, in their order; released figures, as public as the models."""
+        """Its columns of the metrics table, in their order; released figures, as public as the
+        models.
+        """
 
     @property
     @abstractmethod

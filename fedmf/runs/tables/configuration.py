@@ -1,8 +1,9 @@
 """Configuration tables and the run that they describe: one TOML file for every engine.
 
-A table is a value of the run; ``kind`` picks its class, the other keys are its fields in kebab-case. Flower
-flattens tables to dotted keys, takes strings, numbers and Booleans only, and knows the listed keys alone:
-pyproject.toml lists the union over all kinds, each with an empty string, which is a key that is not set.
+A table is a value of the run; ``kind`` picks its class, the other keys are its fields in
+kebab-case. Flower flattens tables to dotted keys, takes strings, numbers and Booleans only, and
+knows the listed keys alone: pyproject.toml lists the union over all kinds, each with an empty
+string, which is a key that is not set.
 """
 
 from __future__ import annotations
@@ -44,25 +45,36 @@ _PACKAGE: Final = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class MechanismKeys(Value):
-    """A strategy matrix C by name, with its parameters; those that are not set are optimised for the run."""
+    """A strategy matrix C by name, with its parameters; those that are not set are optimised for
+    the run.
+    """
 
     kind: Annotated[str, Field("name of the mechanism, as in fedmf design")] = "banded-toeplitz"  # type: ignore[misc]
-    bands: Annotated[int | None, Field("number of diagonals of C or of its inverse", "p", ge=1)] = None
+    bands: Annotated[int | None, Field("number of diagonals of C or of its inverse", "p", ge=1)] = (
+        None
+    )
     params: Annotated[tuple[str, ...], Field("other parameters, such as lambda=0.9")] = ()
     workload: Annotated[
         str,
         Field("workload A₁ of C: prefix, momentum:β, window:w, …; auto: from the optimizer"),
     ] = "prefix"
-    objective: Annotated[str, Field("error that C minimises: rmse, max, last or weights:w1,w2,…")] = "rmse"
+    objective: Annotated[
+        str, Field("error that C minimises: rmse, max, last or weights:w1,w2,…")
+    ] = "rmse"
     second_moment_importance: Annotated[
         float,
-        Field("if w > 0, the errors of both moments are minimised, the second one with weight w", "w", ge=0),
+        Field(
+            "if w > 0, the errors of both moments are minimised, the second one with weight w",
+            "w",
+            ge=0,
+        ),
     ] = 0.0
 
     @classmethod
     def of(cls, noise: NoiseMechanism) -> MechanismKeys:
         """The keys that describe a mechanism; of a factorization its name alone."""
-        choice, params = noise.choice, dict(getattr(noise.choice, "params", {}))
+        choice = noise.choice
+        params = dict(getattr(noise.choice, "params", {}))
         bands = params.pop("bands", None)
         return cls(
             GIVEN if isinstance(choice, GivenFactorization) else choice.name,
@@ -79,7 +91,9 @@ class MechanismKeys(Value):
         Raises:
             ValueError: an unknown name, or a parameter that the mechanism does not take.
         """
-        params = parse_parameters(self.params) | ({} if self.bands is None else {"bands": self.bands})
+        params = parse_parameters(self.params) | (
+            {} if self.bands is None else {"bands": self.bands}
+        )
         use = self.workload, self.objective, self.second_moment_importance
         return NoiseMechanism(NamedMechanism(self.kind, params), *use)
 
@@ -109,13 +123,16 @@ _SUBJECT: Final = ("data.", "task.")
 
 
 def shipped_file(name: str) -> Path:
-    """Where a configuration that ships with fedmf is: in the package, or next to it in a checkout."""
+    """Where a configuration that ships with fedmf is: in the package, or next to it in a
+    checkout.
+    """
     inside = _PACKAGE / FOLDER
     return (inside if inside.is_dir() else _PACKAGE.parent / FOLDER) / name
 
 
 def found_or_shipped(path: Path) -> Path:
-    """The file itself if there is something; else the shipped one that ``NAME`` or ``configs/NAME`` means.
+    """The file itself if there is something; else the shipped one that ``NAME`` or ``configs/NAME``
+    means.
 
     >>> found_or_shipped(Path("configs/no-such.toml")) == Path("configs/no-such.toml")
     True
@@ -128,7 +145,9 @@ def found_or_shipped(path: Path) -> Path:
     other = shipped_file("/".join(parts))
     if not os.path.isfile(other):  # which an impossible name does not make raise
         return path
-    _log.warning("%s does not exist here; using the configuration of this name that ships with fedmf", path)
+    _log.warning(
+        "%s does not exist here; using the configuration of this name that ships with fedmf", path
+    )
     return other
 
 
@@ -159,8 +178,9 @@ def run_of(values: Mapping[str, Any]) -> Run:
     for table in TABLES:
         if flat.get(f"{table}.kind") == GIVEN:
             raise ConfigError(
-                f"[{table}] was given as an object ({flat.get(f'{table}.name')}), which no configuration "
-                "describes. Make the run in Python; fedmf.recorded_run rebuilds it from its directory."
+                f"[{table}] was given as an object ({flat.get(f'{table}.name')}), which no"
+                " configuration describes. Make the run in Python; fedmf.recorded_run rebuilds it"
+                " from its directory."
             )
     for name, value in flat.items():
         if name not in known_keys():
@@ -171,15 +191,17 @@ def run_of(values: Mapping[str, Any]) -> Run:
     made: dict[str, Any] = {}
     chosen = given["task"].get("kind", next(iter(NAMED_TASKS)))
     if chosen in NAMED_TASKS:
-        made["task"] = NAMED_TASKS[chosen](*(_value(name, given[name]) for name in ("data", "model")))
+        made["task"] = NAMED_TASKS[chosen](
+            *(_value(name, given[name]) for name in ("data", "model"))
+        )
         _value("task", given["task"])  # which has no other key
     else:
         made["task"] = _value("task", given["task"])
         for table in ("data", "model"):
             for key, value in given[table].items():
                 raise ConfigError(
-                    f"[{table}] {key} must be left out with task {chosen!r}, which brings its own data and "
-                    f"model; got {value!r}."
+                    f"[{table}] {key} must be left out with task {chosen!r}, which brings its own"
+                    f" data and model; got {value!r}."
                 )
     extra = [name for name in STATISTICS if name != "clipping"]
     for table in TABLES:
@@ -189,7 +211,9 @@ def run_of(values: Mapping[str, Any]) -> Run:
         made["mechanism"] = made["mechanism"].mechanism()
     except ValueError as error:
         raise ConfigError(f"[mechanism] {error}") from None
-    return Run(**made, extra_releases=tuple(_value(name, given[name]) for name in extra if given[name]))
+    return Run(
+        **made, extra_releases=tuple(_value(name, given[name]) for name in extra if given[name])
+    )
 
 
 def _value(table: str, given: Mapping[str, Any]) -> Any:
@@ -198,14 +222,17 @@ def _value(table: str, given: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: an unknown kind, a key that the kind does not have, or a value out of range.
     """
-    kinds, fields = TABLES[table], dict(given)
+    kinds = TABLES[table]
+    fields = dict(given)
     kind = fields.pop("kind", next(iter(kinds))) if len(kinds) > 1 else next(iter(kinds))
     if not isinstance(kind, str) or kind not in kinds:
         raise ConfigError(f"[{table}] kind must be one of {', '.join(kinds)}; got {kind!r}.")
     for key in fields:
         if not takes(table, kind, key):
             takers = ", ".join(other for other in kinds if takes(table, other, key))
-            raise ConfigError(f"[{table}] {key} is a key of {takers}, not of kind {kind!r}. Leave it out.")
+            raise ConfigError(
+                f"[{table}] {key} is a key of {takers}, not of kind {kind!r}. Leave it out."
+            )
     try:
         return kinds[kind](**{key.replace("-", "_"): value for key, value in fields.items()})
     except ValueError as error:
@@ -221,9 +248,15 @@ def takes(table: str, kind: object, key: str) -> bool:
     kinds = TABLES[table]
     if table == "mechanism" and kind is not None and key in ("bands", "params"):
         name = own_name(str(kind))
-        free = {*accepted_parameters(name), *optional_parameters(name)} if name in names() else set()
+        free = (
+            {*accepted_parameters(name), *optional_parameters(name)} if name in names() else set()
+        )
         return key in free if key == "bands" else bool(free - {"bands"})
-    cls = kinds.get(str(kind), None) if len(kinds) > 1 and kind is not None else next(iter(kinds.values()))
+    cls = (
+        kinds.get(str(kind), None)
+        if len(kinds) > 1 and kind is not None
+        else next(iter(kinds.values()))
+    )
     return cls is not None and key.replace("-", "_") in fields_of(cls) and "_" not in key
 
 
@@ -244,8 +277,8 @@ def _unknown(name: str, value: object) -> str:
     table, _, key = name.partition(".")
     if key == "kind" and table in TABLES:
         return (
-            f"[{table}] must have no key kind, since it has no kinds; got {one_line(repr(value))}. Leave it "
-            f"out; 'fedmf options {table}' lists its keys."
+            f"[{table}] must have no key kind, since it has no kinds; got {one_line(repr(value))}."
+            f" Leave it out; 'fedmf options {table}' lists its keys."
         )
     known = list(known_keys())
     last = {one.partition(".")[2]: one for one in known}
@@ -262,14 +295,18 @@ def _unknown(name: str, value: object) -> str:
 def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     """The tables that describe a run, every key that is set.
 
-    Objects of a user's own have no key: their table says ``kind = "given"`` and their recorded name.
+    Objects of a user's own have no key: their table says ``kind = "given"`` and their recorded
+    name.
     """
-    task, tables = run.task_source, dict[str, dict[str, Scalar]]()
+    task = run.task_source
+    tables = dict[str, dict[str, Scalar]]()
     if isinstance(task, NamedTask):
         tables["task"] = {"kind": task.kind}
         tables["data"], tables["model"] = rendered("data", task.data), rendered("model", task.model)
     else:
-        tables["task"] = rendered("task", task) if isinstance(task, FunctionTask) else _given(task.to_dict())
+        tables["task"] = (
+            rendered("task", task) if isinstance(task, FunctionTask) else _given(task.to_dict())
+        )
     values = {
         "cohorts": run.cohorts,
         "privacy": run.privacy,
@@ -284,7 +321,9 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
         tables["mechanism"]["name"] = run.noise.choice.name
     server = run.optimizer_source
     tables["server"] = (
-        rendered("server", server) if isinstance(server, Value) else _given(recorded_optimizer(server))
+        rendered("server", server)
+        if isinstance(server, Value)
+        else _given(recorded_optimizer(server))
     )
     unread = {name: {key.replace("_", "-") for key in keys} for name, keys in task.unread.items()}
     said = {
@@ -323,8 +362,9 @@ def render_toml(run: Run) -> str:
 def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Run:
     """Read a TOML file and apply overrides by dotted key.
 
-    An override of a table's ``kind`` leaves out what only the file's kind has. Where there is no such file,
-    ``configs/NAME`` and ``NAME`` mean the configuration of that name that ships with fedmf.
+    An override of a table's ``kind`` leaves out what only the file's kind has. Where there is no
+    such file, ``configs/NAME`` and ``NAME`` mean the configuration of that name that ships with
+    fedmf.
 
     Raises:
         ConfigError: unreadable, not TOML, without [data] and [task], or not a valid configuration.
@@ -361,8 +401,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 def overridden(written: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys with others over them.
 
-    An override of a table's ``kind`` leaves out what was written for a kind that has it and the new one has
-    not.
+    An override of a table's ``kind`` leaves out what was written for a kind that has it and the new
+    one has not.
     """
 
     def replaced(name: str) -> bool:

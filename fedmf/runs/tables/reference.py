@@ -1,4 +1,5 @@
-"""Files generated from the fields of values: the keys that Flower may pass on, and the reference page.
+"""Files generated from the fields of values: the keys that Flower may pass on, and the reference
+page.
 
 ``python -m fedmf.runs.tables.reference`` in the project's root writes both; a test compares them.
 """
@@ -27,7 +28,9 @@ _TYPES: Final = {str: "string", int: "integer", float: "float", bool: "Boolean"}
 
 
 class Key(NamedTuple):
-    """A key for people: its dotted name, type, default, and meaning; with kinds where those differ."""
+    """A key for people: its dotted name, type, default, and meaning; with kinds where those
+    differ.
+    """
 
     dotted: str
     type: str
@@ -39,7 +42,8 @@ def keys() -> Iterator[Key]:
     """Every key that a configuration may have, table by table."""
     for dotted in known_keys():
         table, _, name = dotted.partition(".")
-        kinds, field = TABLES[table], name.replace("-", "_")
+        kinds = TABLES[table]
+        field = name.replace("-", "_")
         if name == "kind" and len(kinds) > 1:
             yield Key(dotted, "string", next(iter(kinds)), f"one of {', '.join(kinds)}")
             continue
@@ -71,8 +75,11 @@ def _shown(value: Any) -> str:
 
 
 def flower_keys() -> str:
-    """The section of pyproject.toml that lists every key, each with the text that stands for "not set"."""
-    lines, last = [_BEGIN], ""
+    """The section of pyproject.toml that lists every key, each with the text that stands for "not
+    set".
+    """
+    lines = [_BEGIN]
+    last = ""
     for dotted in known_keys():
         table, _, name = dotted.partition(".")
         if table != last:
@@ -97,7 +104,9 @@ def configuration_page() -> str:
     for table, kinds in TABLES.items():
         lines += ["", f"## [{table}]", ""]
         lines += [
-            f"* `{kind}`: {_summary(cls)}" for kind, cls in kinds.items() if cls.__doc__ and len(kinds) > 1
+            f"* `{kind}`: {_summary(cls)}"
+            for kind, cls in kinds.items()
+            if cls.__doc__ and len(kinds) > 1
         ]
         lines += ["", "| key | type | default | meaning |", "|---|---|---|---|"]
         lines += [
@@ -110,7 +119,8 @@ def configuration_page() -> str:
 
 def main() -> None:
     """Write both files in the current folder."""
-    pyproject, page = Path("pyproject.toml"), Path("docs/configuration.md")
+    pyproject = Path("pyproject.toml")
+    page = Path("docs/configuration.md")
     pyproject.write_text(with_flower_keys(pyproject.read_text(encoding="utf-8")), encoding="utf-8")
     page.write_text(configuration_page(), encoding="utf-8")
 

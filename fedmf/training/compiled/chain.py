@@ -1,4 +1,6 @@
-"""The layers that a module applies one after the other, be it a Sequential or one with its own `forward`."""
+"""The layers that a module applies one after the other, be it a Sequential or one with its own
+`forward`.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ class Layer(NamedTuple):
     """A layer, and the shapes of an example before and after it.
 
     Attributes:
-        kind: "linear", "convolution", "max pool", "mean pool", "relu", "tanh", "reshape", "log softmax", or
-            "nothing".
+        kind: "linear", "convolution", "max pool", "mean pool", "relu", "tanh", "reshape", "log
+            softmax", or "nothing".
         weight, bias: parameters, None for none.
         side, step, edge: lines and pixels of a window, between windows, and of padding.
     """
@@ -42,7 +44,12 @@ class Layer(NamedTuple):
 
 
 def _convolution(
-    weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    weight: Tensor,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Layer:
     _require(_pair(dilation) == (1, 1) and groups == 1, "a convolution has groups or is dilated")
     height, width = weight.shape[2:]
@@ -50,12 +57,15 @@ def _convolution(
 
 
 def _pool(kind: str) -> Callable[..., Layer]:
-    def make(kernel_size: Any, stride: Any = None, padding: Any = 0, *rest: Any, **named: Any) -> Layer:
+    def make(
+        kernel_size: Any, stride: Any = None, padding: Any = 0, *rest: Any, **named: Any
+    ) -> Layer:
         plain = _pair(padding) == (0, 0) and _pair(named.pop("dilation", 1)) == (1, 1)
         named.pop("count_include_pad", None)
         special = any((*rest[:1], *rest[2:], *named.values()))  # the second is count_include_pad
         _require(plain and not special, "pooling is padded or of a special kind")
-        side, step = _pair(kernel_size), _pair(stride or kernel_size)
+        side = _pair(kernel_size)
+        step = _pair(stride or kernel_size)
         _require(side == step == (2, 2), "windows of pooling are not two by two, side by side")
         return Layer(kind, side=side, step=step)
 
@@ -78,7 +88,8 @@ def _of_kind(kind: str) -> Callable[..., Layer]:
     return lambda *_, **__: Layer(kind)
 
 
-#: The layer of a function of torch, given what it is called with after the outputs of the layer before.
+#: The layer of a function of torch, given what it is called with after the outputs of the layer
+#: before.
 _LAYERS: Final[dict[Callable[..., Any], Callable[..., Layer]]] = {
     **dict.fromkeys((F.linear,), lambda weight, bias=None: Layer("linear", weight, bias)),
     **dict.fromkeys((F.conv2d, torch.conv2d), _convolution),
@@ -88,8 +99,12 @@ _LAYERS: Final[dict[Callable[..., Any], Callable[..., Layer]]] = {
     **dict.fromkeys((F.log_softmax, torch.log_softmax, Tensor.log_softmax), _log_softmax),
     **dict.fromkeys((F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_), _of_kind("relu")),
     **dict.fromkeys((F.tanh, torch.tanh, Tensor.tanh, Tensor.tanh_), _of_kind("tanh")),
-    **dict.fromkeys((torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze), _of_kind("reshape")),
-    **dict.fromkeys((Tensor.flatten, Tensor.view, Tensor.reshape, Tensor.unflatten), _of_kind("reshape")),
+    **dict.fromkeys(
+        (torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze), _of_kind("reshape")
+    ),
+    **dict.fromkeys(
+        (Tensor.flatten, Tensor.view, Tensor.reshape, Tensor.unflatten), _of_kind("reshape")
+    ),
     **dict.fromkeys((Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous), _of_kind("reshape")),
 }
 
@@ -97,8 +112,8 @@ _LAYERS: Final[dict[Callable[..., Any], Callable[..., Layer]]] = {
 def chain_of(model: FlatModel, features: Tensor) -> list[Layer]:
     """The layers of a model from features to outputs.
 
-    The model is called once, and every function of torch that it calls is written down. Tracing by torch.fx
-    would change the modules of all threads meanwhile.
+    The model is called once, and every function of torch that it calls is written down. Tracing by
+    torch.fx would change the modules of all threads meanwhile.
 
     Args:
         model: any; it is left alone.
@@ -107,7 +122,8 @@ def chain_of(model: FlatModel, features: Tensor) -> list[Layer]:
     Raises:
         NotAChain: a layer is not known, or does not take the outputs of the one before alone.
     """
-    recorder, module = _Recorder(features), model.copied().module
+    recorder = _Recorder(features)
+    module = model.copied().module
     try:
         with torch.enable_grad(), recorder:
             outputs = module(features)
@@ -122,23 +138,35 @@ class _Recorder(TorchFunctionMode):
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
-        self.layers, self.last, self._trained = list[Layer](), features, False
+        self.layers = list[Layer]()
+        self.last = features
+        self._trained = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function, and see that it is a layer, or asks for nothing but a size."""
-        before, named = self.last.shape, dict(kwargs or {})
+        before = self.last.shape
+        named = dict(kwargs or {})
         result = func(*args, **named)
-        if result is None or isinstance(result, torch.Size | torch.dtype | torch.device) or func in _SIZES:
+        if (
+            result is None
+            or isinstance(result, torch.Size | torch.dtype | torch.device)
+            or func in _SIZES
+        ):
             return result
         name = getattr(func, "__name__", str(func))
-        make, given = _LAYERS.get(func), args[0] if args else named.pop("input", None)
+        make = _LAYERS.get(func)
+        given = args[0] if args else named.pop("input", None)
         if make is None or given is not self.last:
             raise NotAChain(f"{name} is no layer that takes the outputs of the one before alone")
         try:
-            layer = make(*args[1:], **named)._replace(before=(*before[1:],), after=(*result.shape[1:],))
+            layer = make(*args[1:], **named)._replace(
+                before=(*before[1:],), after=(*result.shape[1:],)
+            )
         except TypeError as error:
             raise NotAChain(f"{name} has arguments that are not known") from error
-        self._trained |= any(part is not None and part.requires_grad for part in (layer.weight, layer.bias))
+        self._trained |= any(
+            part is not None and part.requires_grad for part in (layer.weight, layer.bias)
+        )
         whole = result.shape[:1] == before[:1] and (
             layer.kind != "reshape" or math.prod(layer.before) == math.prod(layer.after)
         )
@@ -156,5 +184,7 @@ def _require(fits: bool, otherwise: str) -> None:
 
 def _pair(value: Any) -> Pair:
     _require(not isinstance(value, str), f"padding is {value!r}")
-    one, other = (value, value) if isinstance(value, int) else value if len(value) == 2 else value * 2
+    one, other = (
+        (value, value) if isinstance(value, int) else value if len(value) == 2 else value * 2
+    )
     return int(one), int(other)

@@ -42,8 +42,8 @@ _PATIENCE: Final = 5.0
 
 
 class Compiled(Engine):
-    """One user after another by compiled steps: chains of convolutions, pooling, dense layers, ReLU and tanh
-    under cross-entropy, squared error or binary cross-entropy, in float32 on a processor.
+    """One user after another by compiled steps: chains of convolutions, pooling, dense layers, ReLU
+    and tanh under cross-entropy, squared error or binary cross-entropy, in float32 on a processor.
 
     Args:
         task: model, loss and structure of examples.
@@ -78,7 +78,9 @@ class Compiled(Engine):
         # Each model begins on a cache line, in memory that was used before.
         step = -(-origin.numel() // _LINE) * _LINE
         models = new_vector(len(group) * step, torch.float32, origin.device).view(len(group), step)
-        if not program()(self._program, _array(origin), examples, self._arena, models.view(-1).numpy(), step):
+        if not program()(
+            self._program, _array(origin), examples, self._arena, models.view(-1).numpy(), step
+        ):
             raise IndexError("a label is no class of the model")
         return models[:, : origin.numel()]
 
@@ -90,7 +92,9 @@ def _array(values: Tensor) -> NDArray[Any]:
 @cache
 def program() -> Any:
     """`steps.train_users`, compiled for all models at once or loaded from disk."""
-    waiting = "the training program is being compiled, once for this machine and version: about 20 s"
+    waiting = (
+        "the training program is being compiled, once for this machine and version: about 20 s"
+    )
     said = threading.Timer(_PATIENCE, _log.warning, (waiting,))
     said.daemon = True
     said.start()
@@ -106,7 +110,9 @@ def plan_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:
     Raises:
         NotAChain: compiled steps cannot train it; the message says why.
     """
-    features, labels, model = task.structure.features, task.structure.labels, task.model
+    features = task.structure.features
+    labels = task.structure.labels
+    model = task.model
     if task.device.type != "cpu" or type(local) is not LocalSGD:
         raise NotAChain("users are trained on a GPU or not by plain SGD")
     if task.loss not in _LOSSES or not isinstance(features, TensorStructure):

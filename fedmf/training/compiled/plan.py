@@ -1,4 +1,6 @@
-"""A chain of layers as the table that compiled steps walk: where in the arena each layer's numbers lie."""
+"""A chain of layers as the table that compiled steps walk: where in the arena each layer's numbers
+lie.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +69,17 @@ def planned(
     room = _Room()
     room(velocity)
     _lay_out(stages, width, room)
-    table, nothing = np.array(stages, steps.STAGE), np.zeros(3, np.float32)
+    table = np.array(stages, steps.STAGE)
+    nothing = np.zeros(3, np.float32)
     front = int(np.flatnonzero(table["channels"] == 0)[0])
     lowest = int(np.flatnonzero(table["frozen"] == 0)[0])
     return steps.Program(table, front, lowest, 0, nothing, np.concatenate(constants)), room.numbers
 
 
 def _pools_first(layers: Sequence[Layer]) -> list[Layer]:
-    """Activations after the pooling that follows them: they rise, so the largest number stays the largest."""
+    """Activations after the pooling that follows them: they rise, so the largest number stays the
+    largest.
+    """
     ordered = [layer for layer in layers if layer.kind != "nothing"]
     for i, (one, other) in enumerate(pairwise(ordered)):
         if one.kind in ("relu", "tanh") and other.kind == "max pool":
@@ -88,8 +93,13 @@ def _stages(
     """Stages without places in the arena."""
     stages: list[NDArray[Any]] = []
     for layer in layers:
-        before, after, s = layer.before, layer.after, np.zeros((), steps.STAGE)
-        s["inputs"], s["outputs"], s["weight"], s["bias"] = math.prod(before), math.prod(after), -1, -1
+        before = layer.before
+        after = layer.after
+        s = np.zeros((), steps.STAGE)
+        s["inputs"] = math.prod(before)
+        s["outputs"] = math.prod(after)
+        s["weight"] = -1
+        s["bias"] = -1
         if len(before) == 3:
             s["channels"], s["height"], s["width"] = before
         if len(after) == 3:
@@ -98,7 +108,11 @@ def _stages(
             continue  # features are only looked at otherwise
         if layer.kind == "reshape" and (len(before), len(after)) == (3, 1):
             s["kind"] = steps.FLATTEN
-        elif layer.kind in _KINDS and len(before) in (1, 3) and (layer.kind != "linear" or len(before) == 1):
+        elif (
+            layer.kind in _KINDS
+            and len(before) in (1, 3)
+            and (layer.kind != "linear" or len(before) == 1)
+        ):
             s["kind"] = _KINDS[layer.kind]
         else:
             raise NotAChain(f"{layer.kind} of a shape {before} is not compiled")
@@ -129,15 +143,23 @@ def _lay_out(stages: list[NDArray[Any]], width: int, room: _Room) -> None:
     """Give every stage its places in the arena. Activations work in place."""
     shape = (stages[0]["channels"], stages[0]["height"], stages[0]["width"])
     image = _image(*shape, _reader(stages, 0), stages[0]["inputs"])
-    slots = {"x": room(width * image.size), "dx": room(image.size), "x_apart": image.size, "dx_apart": 0}
+    slots = {
+        "x": room(width * image.size),
+        "dx": room(image.size),
+        "x_apart": image.size,
+        "dx_apart": 0,
+    }
     for i, s in enumerate(stages):
         for name, value in slots.items():
             s[name] = value
         s["x_line"], s["x_first"], s["x_size"] = image
         following = stages[i + 1]["kind"] if i + 1 < len(stages) else -1
         if s["kind"] not in _IN_PLACE:
-            image = _image(s["filters"], s["lines"], s["pixels"], _reader(stages, i + 1), s["outputs"])
-            # Of an image that only pooling asks for, and of slopes by images, one example's are enough.
+            image = _image(
+                s["filters"], s["lines"], s["pixels"], _reader(stages, i + 1), s["outputs"]
+            )
+            # Of an image that only pooling asks for, and of slopes by images, one example's are
+            # enough.
             outputs = 1 if s["kind"] == steps.CONVOLUTION and following in _POOLING else width
             slopes = 1 if s["filters"] else width
             slots = {"x": room(outputs * image.size), "dx": room(slopes * image.size)}
@@ -149,7 +171,8 @@ def _lay_out(stages: list[NDArray[Any]], width: int, room: _Room) -> None:
         if s["kind"] in _POOLING:
             s["marks"] = room(width * s["outputs"])
         elif s["kind"] == steps.CONVOLUTION:
-            count, taps = s["lines"] * s["pixels"], s["side_y"] * s["side_x"] * s["channels"] + 1
+            count = s["lines"] * s["pixels"]
+            taps = s["side_y"] * s["side_x"] * s["channels"] + 1
             s["thin"] = s["side_x"] * s["channels"] < steps.LINE
             s["columns"], s["places"] = room(count * taps), room(count * s["filters"])
             for name in ("kernels", "across", "moved", "part"):
@@ -166,4 +189,6 @@ def _image(channels: Any, height: Any, width: Any, edges: tuple[int, int], numbe
     line = int(width + 2 * edges[1]) * int(channels)
     if not line:
         return _Image(int(numbers), 0, int(numbers))
-    return _Image(line, edges[0] * line + edges[1] * int(channels), int(height + 2 * edges[0]) * line)
+    return _Image(
+        line, edges[0] * line + edges[1] * int(channels), int(height + 2 * edges[0]) * line
+    )

@@ -1,22 +1,24 @@
 """Local SGD of one user after another in plain compiled loops.
 
-A model is a chain of layers, laid out as a table with one row, a `STAGE`, for each. `train_users` walks the
-table forward and back. It is compiled once for all models, since models differ in their tables alone.
+A model is a chain of layers, laid out as a table with one row, a `STAGE`, for each. `train_users`
+walks the table forward and back. It is compiled once for all models, since models differ in their
+tables alone.
 
-What keeps users apart: all numbers made on the way lie in one float32 array, the arena, every entry of which
-is set to zero before a user is trained, and in the user's own model, which is set to the received one.
-Nothing else is read but the table and the user's own examples, and nothing else is written. Labels are
-checked before anything is indexed by them.
+What keeps users apart: all numbers made on the way lie in one float32 array, the arena, every entry
+of which is set to zero before a user is trained, and in the user's own model, which is set to the
+received one. Nothing else is read but the table and the user's own examples, and nothing else is
+written. Labels are checked before anything is indexed by them.
 
-Images are held with the channels of a pixel side by side, in a frame of zeros as wide as the padding of the
-layer that reads them: every window is then some runs of consecutive numbers. Stages up to the flattening
-take one example at a time; its image stays in the cache. Convolutions are products of unfolded images by
-BLAS, dense layers are loops: a batch of few examples is too thin for BLAS.
+Images are held with the channels of a pixel side by side, in a frame of zeros as wide as the
+padding of the layer that reads them: every window is then some runs of consecutive numbers. Stages
+up to the flattening take one example at a time; its image stays in the cache. Convolutions are
+products of unfolded images by BLAS, dense layers are loops: a batch of few examples is too thin for
+BLAS.
 
-Of fast maths two rules are on: `contract` (a·b + c may be rounded once), and `reassoc` (sums in any order)
-where sums would not be vectorised otherwise. Neither assumes that NaN or infinity are absent. `np.uint64`
-says that an index is not negative, without which a loop is not vectorised; neither is one that reads fields
-of a stage, for all that numba knows changed by what it writes.
+Of fast maths two rules are on: `contract` (a·b + c may be rounded once), and `reassoc` (sums in any
+order) where sums would not be vectorised otherwise. Neither assumes that NaN or infinity are
+absent. `np.uint64` says that an index is not negative, without which a loop is not vectorised;
+neither is one that reads fields of a stage, for all that numba knows changed by what it writes.
 """
 
 from __future__ import annotations
@@ -34,27 +36,68 @@ CROSS_ENTROPY, SQUARED_ERROR, BINARY_CROSS_ENTROPY = range(3)
 PADDING = -100
 #: Numbers of a vector, and of a cache line.
 LINE = 16
-ONE, ZERO, QUARTER = np.float32(1), np.float32(0), np.float32(0.25)
+ONE = np.float32(1)
+ZERO = np.float32(0)
+QUARTER = np.float32(0.25)
 
-#: A layer. Its inputs begin at ``x`` in the arena, its outputs at ``y``, slopes of the loss by them at ``dx``
-#: and ``dy``; those of the next example lie ``x_apart``, … further on, 0 where one example's are held.
-#: ``weight``, ``bias``: where in the model, or in the constants of a ``frozen`` layer; -1 for none.
-#: Images of ``channels`` × ``height`` × ``width`` become ``filters`` × ``lines`` × ``pixels``. A line is
-#: ``x_line`` (``y_line``) numbers long and the first pixel ``x_first`` after ``x``, frame included.
-#: ``kernels`` are weights in the order (filter, line, pixel, channel), each filter's bias at its end;
-#: ``across`` the same transposed, ``moved`` the slopes by them, ``part`` those of one example. ``columns`` is
-#: the unfolded image, transposed where ``thin``, and ``places`` its outputs where these get a frame.
-#: Pooling notes at ``marks`` which number of a window was the largest.
+#: A layer. Its inputs begin at ``x`` in the arena, its outputs at ``y``, slopes of the loss by them
+#: at ``dx`` and ``dy``; those of the next example lie ``x_apart``, … further on, 0 where one
+#: example's are held. ``weight``, ``bias``: where in the model, or in the constants of a ``frozen``
+#: layer; -1 for none. Images of ``channels`` × ``height`` × ``width`` become ``filters`` ×
+#: ``lines`` × ``pixels``. A line is ``x_line`` (``y_line``) numbers long and the first pixel
+#: ``x_first`` after ``x``, frame included. ``kernels`` are weights in the order (filter, line,
+#: pixel, channel), each filter's bias at its end; ``across`` the same transposed, ``moved`` the
+#: slopes by them, ``part`` those of one example. ``columns`` is the unfolded image, transposed
+#: where ``thin``, and ``places`` its outputs where these get a frame. Pooling notes at ``marks``
+#: which number of a window was the largest.
 STAGE = np.dtype(
-    [(name, np.int64) for name in (
-        "kind", "frozen", "thin", "inputs", "outputs", "weight", "bias",
-        "x", "y", "dx", "dy", "x_apart", "y_apart", "dx_apart", "dy_apart", "x_size", "y_size",
-        "channels", "height", "width", "filters", "lines", "pixels", "x_line", "y_line", "x_first", "y_first",
-        "side_y", "side_x", "step_y", "step_x", "edge_y", "edge_x",
-        "kernels", "across", "moved", "part", "columns", "places", "marks",
-    )],
+    [
+        (name, np.int64)
+        for name in (
+            "kind",
+            "frozen",
+            "thin",
+            "inputs",
+            "outputs",
+            "weight",
+            "bias",
+            "x",
+            "y",
+            "dx",
+            "dy",
+            "x_apart",
+            "y_apart",
+            "dx_apart",
+            "dy_apart",
+            "x_size",
+            "y_size",
+            "channels",
+            "height",
+            "width",
+            "filters",
+            "lines",
+            "pixels",
+            "x_line",
+            "y_line",
+            "x_first",
+            "y_first",
+            "side_y",
+            "side_x",
+            "step_y",
+            "step_x",
+            "edge_y",
+            "edge_x",
+            "kernels",
+            "across",
+            "moved",
+            "part",
+            "columns",
+            "places",
+            "marks",
+        )
+    ],
     align=True,
-)  # fmt: skip
+)
 
 
 class Program(NamedTuple):
@@ -97,11 +140,13 @@ class Examples(NamedTuple):
 
 #: Compile a function that becomes a part of `train_users`; the second is for sums in any order.
 part, sums = (
-    njit(fastmath=rules, nogil=True, error_model="numpy") for rules in ({"contract"}, {"contract", "reassoc"})
+    njit(fastmath=rules, nogil=True, error_model="numpy")
+    for rules in ({"contract"}, {"contract", "reassoc"})
 )
 
 
-# ---- Sums of rows, and dot products: where the time of dense layers goes -----------------------------------
+# ---- Sums of rows, and dot products: where the time of dense layers goes
+# -----------------------------------
 
 
 @part
@@ -133,16 +178,29 @@ def matrix(values, begin, rows, columns):
 
 @part
 def add_products(out, c, rows, scale):
-    """out[o] += scale·Σ_r c[r, o]·rows[r]; two sums of five rows each are ten products for seven loads."""
-    fives, even = rows.shape[0] - rows.shape[0] % 5, out.shape[0] - out.shape[0] % 2
+    """out[o] += scale·Σ_r c[r, o]·rows[r]; two sums of five rows each are ten products for seven
+    loads.
+    """
+    fives = rows.shape[0] - rows.shape[0] % 5
+    even = out.shape[0] - out.shape[0] % 2
     for o in range(0, even, 2):  # which stay in the fastest cache, as the rows do
         for r in range(0, fives, 5):
-            a, b, d = scale * c[r, o], scale * c[r + 1, o], scale * c[r + 2, o]
-            e, f, g = scale * c[r + 3, o], scale * c[r + 4, o], scale * c[r, o + 1]
-            h, k, l = scale * c[r + 1, o + 1], scale * c[r + 2, o + 1], scale * c[r + 3, o + 1]  # noqa: E741
+            a = scale * c[r, o]
+            b = scale * c[r + 1, o]
+            d = scale * c[r + 2, o]
+            e = scale * c[r + 3, o]
+            f = scale * c[r + 4, o]
+            g = scale * c[r, o + 1]
+            h = scale * c[r + 1, o + 1]
+            k = scale * c[r + 2, o + 1]
+            l = scale * c[r + 3, o + 1]  # noqa: E741
             m = scale * c[r + 4, o + 1]
             for j in range(rows.shape[1]):
-                p, q, s, t, u = rows[r, j], rows[r + 1, j], rows[r + 2, j], rows[r + 3, j], rows[r + 4, j]
+                p = rows[r, j]
+                q = rows[r + 1, j]
+                s = rows[r + 2, j]
+                t = rows[r + 3, j]
+                u = rows[r + 4, j]
                 out[o, j] += (a * p + b * q) + (d * s + e * t) + f * u
                 out[o + 1, j] += (g * p + h * q) + (k * s + l * t) + m * u
     for o in range(out.shape[0]):
@@ -154,15 +212,24 @@ def add_products(out, c, rows, scale):
 
 @sums
 def add_dots(y, x, w):
-    """y[r, o] += x[r]·w[o]; two examples by four outputs are eight sums that fill the processor's pipes."""
+    """y[r, o] += x[r]·w[o]; two examples by four outputs are eight sums that fill the processor's
+    pipes.
+    """
     rows, outputs = y.shape
-    even, fours = rows - rows % 2, outputs - outputs % 4
-    for o in range(0, fours, 4):  # four rows of weights stay in the fastest cache while all examples pass
+    even = rows - rows % 2
+    fours = outputs - outputs % 4
+    for o in range(
+        0, fours, 4
+    ):  # four rows of weights stay in the fastest cache while all examples pass
         for r in range(0, even, 2):
             a = b = c = d = e = f = g = h = ZERO
             for k in range(x.shape[1]):
-                u, v = x[r, k], x[r + 1, k]
-                p, q, s, t = w[o, k], w[o + 1, k], w[o + 2, k], w[o + 3, k]
+                u = x[r, k]
+                v = x[r + 1, k]
+                p = w[o, k]
+                q = w[o + 1, k]
+                s = w[o + 2, k]
+                t = w[o + 3, k]
                 a += u * p
                 b += u * q
                 c += u * s
@@ -187,7 +254,8 @@ def add_dots(y, x, w):
             y[r, o] += a
 
 
-# ---- Dense layers, for all examples of a step --------------------------------------------------------------
+# ---- Dense layers, for all examples of a step
+# --------------------------------------------------------------
 
 
 @part
@@ -202,8 +270,9 @@ def linear(s, weights, arena, rows):
 
 @part
 def linear_back(s, weights, arena, rows, into, scale, pass_on):
-    """Slopes by the inputs; then ``scale`` times those by weights and biases are added to ``into``, which may
-    be the model itself: these weights are not used again in this step."""
+    """Slopes by the inputs; then ``scale`` times those by weights and biases are added to ``into``,
+    which may be the model itself: these weights are not used again in this step.
+    """
     dy = matrix(arena, s.dy, rows, s.outputs)
     if pass_on:
         dx = matrix(arena, s.dx, rows, s.inputs)
@@ -213,7 +282,9 @@ def linear_back(s, weights, arena, rows, into, scale, pass_on):
             add_products(dx, dy[:, o : o + 10].T, w[o : o + 10], ONE)
     if s.frozen:
         return
-    add_products(matrix(into, s.weight, s.outputs, s.inputs), dy, matrix(arena, s.x, rows, s.inputs), scale)
+    add_products(
+        matrix(into, s.weight, s.outputs, s.inputs), dy, matrix(arena, s.x, rows, s.inputs), scale
+    )
     if s.bias >= 0:
         for o in range(s.outputs):
             total = ZERO
@@ -222,7 +293,8 @@ def linear_back(s, weights, arena, rows, into, scale, pass_on):
             into[s.bias + o] += scale * total
 
 
-# ---- Images, example by example ----------------------------------------------------------------------------
+# ---- Images, example by example
+# ----------------------------------------------------------------------------
 
 
 @part
@@ -240,7 +312,9 @@ def window(s, i, j, k):
 @part
 def unfold(s, arena, r):
     """columns[place] = the window of that place, and 1, which the bias is multiplied with."""
-    x, run, into = s.x + r * s.x_apart, s.side_x * s.channels, s.columns
+    x = s.x + r * s.x_apart
+    run = s.side_x * s.channels
+    into = s.columns
     for i in range(s.lines):
         for j in range(s.pixels):
             for k in range(s.side_y):
@@ -253,7 +327,10 @@ def unfold(s, arena, r):
 @part
 def unfold_across(s, arena, r):
     """The same transposed: of few channels at once, line after line of outputs is copied."""
-    x, into, pixels, apart = s.x + r * s.x_apart, s.columns, s.pixels, s.step_x * s.channels
+    x = s.x + r * s.x_apart
+    into = s.columns
+    pixels = s.pixels
+    apart = s.step_x * s.channels
     for k in range(s.side_y):
         for place in range(s.side_x * s.channels):
             for i in range(s.lines):
@@ -268,7 +345,9 @@ def unfold_across(s, arena, r):
 @part
 def fold(s, arena, r):
     """The way back of `unfold`: slopes of each window are added to its pixels."""
-    dx, run, begin = s.dx + r * s.dx_apart, s.side_x * s.channels, s.columns
+    dx = s.dx + r * s.dx_apart
+    run = s.side_x * s.channels
+    begin = s.columns
     clear(arena, dx, s.x_size)
     for i in range(s.lines):
         for j in range(s.pixels):
@@ -286,8 +365,9 @@ def place_of(s, o, i, j, c):
 
 @part
 def turn_kernels(s, weights, arena):
-    """Set ``kernels``; and ``across``, since BLAS takes three times as long for small matrices of which the
-    second is to be transposed."""
+    """Set ``kernels``; and ``across``, since BLAS takes three times as long for small matrices of
+    which the second is to be transposed.
+    """
     into = s.kernels
     for o in range(s.filters):
         for i in range(s.side_y):
@@ -319,8 +399,11 @@ def move_kernels(s, arena, into, scale):
 @part
 def convolution(s, arena, r):
     """Products of all windows and kernels."""
-    count, length, y = s.lines * s.pixels, s.pixels * s.filters, s.y + r * s.y_apart + s.y_first
-    framed, across = s.y_line != length, matrix(arena, s.across, taps(s), s.filters)
+    count = s.lines * s.pixels
+    length = s.pixels * s.filters
+    y = s.y + r * s.y_apart + s.y_first
+    framed = s.y_line != length
+    across = matrix(arena, s.across, taps(s), s.filters)
     products = matrix(arena, s.places if framed else y, count, s.filters)
     if s.thin:
         unfold_across(s, arena, r)
@@ -336,8 +419,11 @@ def convolution(s, arena, r):
 @part
 def convolution_back(s, arena, r, pass_on):
     """Slopes by the inputs, and by kernels and biases, which are added at ``moved``."""
-    count, length, dy = s.lines * s.pixels, s.pixels * s.filters, s.dy + r * s.dy_apart + s.y_first
-    framed, part = s.y_line != length, matrix(arena, s.part, s.filters, taps(s))
+    count = s.lines * s.pixels
+    length = s.pixels * s.filters
+    dy = s.dy + r * s.dy_apart + s.y_first
+    framed = s.y_line != length
+    part = matrix(arena, s.part, s.filters, taps(s))
     if framed:
         for i in range(s.lines):
             copy(arena, s.places + i * length, dy + i * s.y_line, length)
@@ -367,8 +453,10 @@ def take_larger(value, place, largest, mark):
 def pool_four(arena, into, marks, above, below, size, mean):
     """The mean of four pixels, or the largest, the first of equals; and which is the largest."""
     for c in range(size):
-        a, b = arena[np.uint64(above + c)], arena[np.uint64(above + size + c)]
-        d, e = arena[np.uint64(below + c)], arena[np.uint64(below + size + c)]
+        a = arena[np.uint64(above + c)]
+        b = arena[np.uint64(above + size + c)]
+        d = arena[np.uint64(below + c)]
+        e = arena[np.uint64(below + size + c)]
         largest, mark = take_larger(b, ONE, a, ZERO)
         largest, mark = take_larger(d, np.float32(2), largest, mark)
         largest, mark = take_larger(e, np.float32(3), largest, mark)
@@ -380,7 +468,8 @@ def pool_four(arena, into, marks, above, below, size, mean):
 def set_four(arena, begin, marks, above, below, size, mean):
     """The slope of the largest of four pixels, or of all in a mean."""
     for c in range(size):
-        slope, mark = arena[np.uint64(begin + c)], arena[np.uint64(marks + c)]
+        slope = arena[np.uint64(begin + c)]
+        mark = arena[np.uint64(marks + c)]
         share = QUARTER * slope
         arena[np.uint64(above + c)] = share if mean else slope if mark == 0 else ZERO
         arena[np.uint64(above + size + c)] = share if mean else slope if mark == 1 else ZERO
@@ -390,15 +479,21 @@ def set_four(arena, begin, marks, above, below, size, mean):
 
 @part
 def pool(s, arena, r, back):
-    """The largest number of each window of two by two, or the mean; or slopes from there, zeros for pixels
-    beyond the last window."""
-    x, y, marks = s.x + r * s.x_apart, s.y + r * s.y_apart + s.y_first, s.marks + r * s.outputs
-    dx, dy, mean = s.dx + r * s.dx_apart, s.dy + r * s.dy_apart + s.y_first, s.kind == MEAN_POOL
+    """The largest number of each window of two by two, or the mean; or slopes from there, zeros for
+    pixels beyond the last window.
+    """
+    x = s.x + r * s.x_apart
+    y = s.y + r * s.y_apart + s.y_first
+    marks = s.marks + r * s.outputs
+    dx = s.dx + r * s.dx_apart
+    dy = s.dy + r * s.dy_apart + s.y_first
+    mean = s.kind == MEAN_POOL
     if back:
         clear(arena, dx, s.x_size)
     for i in range(s.lines):
         for j in range(s.pixels):
-            above, place = window(s, i, j, 0), i * s.y_line + j * s.channels
+            above = window(s, i, j, 0)
+            place = i * s.y_line + j * s.channels
             below = above + s.x_line
             if back:
                 set_four(arena, dy + place, marks, dx + above, dx + below, s.channels, mean)
@@ -423,13 +518,15 @@ def flatten(s, arena, r, back):
                 row += 1
 
 
-# ---- Activations, in place, frames of zeros included -------------------------------------------------------
+# ---- Activations, in place, frames of zeros included
+# -------------------------------------------------------
 
 
 @part
 def tanh(x):
-    """Within a few units of the last place: the rational function of degree 13 over 6 that Eigen uses, since
-    the library's function is not vectorised."""
+    """Within a few units of the last place: the rational function of degree 13 over 6 that Eigen
+    uses, since the library's function is not vectorised.
+    """
     edge = np.float32(7.90531110763549805)
     x = -edge if x < -edge else x  # NaN stays
     x = edge if x > edge else x
@@ -466,7 +563,8 @@ def activate(s, arena, first, rows):
 def activate_back(s, arena, first, rows):
     """Slopes by the inputs."""
     for r in range(first, first + rows):
-        y, dy = s.y + r * s.y_apart, s.dy + r * s.dy_apart
+        y = s.y + r * s.y_apart
+        dy = s.dy + r * s.dy_apart
         if s.kind == RELU:
             for i in range(s.y_size):
                 slope = arena[np.uint64(dy + i)]
@@ -477,16 +575,20 @@ def activate_back(s, arena, first, rows):
                 arena[np.uint64(dy + i)] *= ONE - value * value
 
 
-# ---- Losses ------------------------------------------------------------------------------------------------
+# ---- Losses
+# ------------------------------------------------------------------------------------------------
 
 
 @part
 def loss_slopes(s, loss, arena, examples, batch, share):
     """Slopes of Σ share·loss by the outputs of the last stage."""
     for r in range(batch.size):
-        z, d = s.y + r * s.outputs, s.dy + r * s.outputs
+        z = s.y + r * s.outputs
+        d = s.dy + r * s.outputs
         if loss == CROSS_ENTROPY:
-            label, largest, total = examples.labels[batch[r]], arena[z], ZERO
+            label = examples.labels[batch[r]]
+            largest = arena[z]
+            total = ZERO
             for o in range(s.outputs):
                 largest = max(largest, arena[z + o])
             for o in range(s.outputs):
@@ -499,14 +601,16 @@ def loss_slopes(s, loss, arena, examples, batch, share):
             continue
         each = share / np.float32(s.outputs)
         for o in range(s.outputs):
-            value, target = arena[z + o], examples.targets[batch[r], o]
+            value = arena[z + o]
+            target = examples.targets[batch[r], o]
             if loss == SQUARED_ERROR:
                 arena[d + o] = np.float32(2) * each * (value - target)
             else:
                 arena[d + o] = each * (ONE / (ONE + math.exp(-value)) - target)
 
 
-# ---- One user ----------------------------------------------------------------------------------------------
+# ---- One user
+# ----------------------------------------------------------------------------------------------
 
 
 @part
@@ -526,7 +630,9 @@ def forward(s, model, constants, arena, first, rows):
 
 @part
 def back(s, model, constants, arena, first, rows, into, scale, pass_on):
-    """Slopes by the inputs of a stage; ``scale`` times those by weights of a dense one go into ``into``."""
+    """Slopes by the inputs of a stage; ``scale`` times those by weights of a dense one go into
+    ``into``.
+    """
     if s.kind == LINEAR:
         linear_back(s, constants if s.frozen else model, arena, rows, into, scale, pass_on)
     elif s.kind == CONVOLUTION:
@@ -541,9 +647,15 @@ def back(s, model, constants, arena, first, rows, into, scale, pass_on):
 
 @part
 def step(program, model, arena, examples, batch, share, into, scale):
-    """One batch, with its examples where the first stage reads: slopes times ``scale`` go into ``into``."""
-    stages, constants, front, lowest = program.stages, program.constants, program.front, program.lowest
-    rows, last = batch.size, program.stages.size - 1
+    """One batch, with its examples where the first stage reads: slopes times ``scale`` go into
+    ``into``.
+    """
+    stages = program.stages
+    constants = program.constants
+    front = program.front
+    lowest = program.lowest
+    rows = batch.size
+    last = program.stages.size - 1
     for i in range(front):
         s = stages[i]
         if s.kind == CONVOLUTION:
@@ -568,7 +680,8 @@ def step(program, model, arena, examples, batch, share, into, scale):
 @part
 def take(s, arena, example, r):
     """Put an example where the first stage reads."""
-    begin, x = 0, s.x + r * s.x_apart + s.x_first
+    begin = 0
+    x = s.x + r * s.x_apart + s.x_first
     if s.channels == 0:
         for i in range(example.size):
             arena[np.uint64(x + i)] = example[i]
@@ -586,7 +699,9 @@ def train_user(program, received, examples, u, arena, model):
     clear(arena, 0, arena.size)
     for i in range(received.size):
         model[i] = received[i]
-    rate, momentum, proximal = program.rule[0], program.rule[1], program.rule[2]
+    rate = program.rule[0]
+    momentum = program.rule[1]
+    proximal = program.rule[2]
     plain = momentum == 0 and proximal == 0
     velocity = model if plain else arena[: received.size]
     for t in range(examples.active.size):
@@ -595,7 +710,8 @@ def train_user(program, received, examples, u, arena, model):
         size = 0
         while size < examples.rows.shape[2] and examples.weights[t, u, size] > 0:
             size += 1
-        batch, share = examples.rows[t, u, :size], examples.weights[t, u, 0]
+        batch = examples.rows[t, u, :size]
+        share = examples.weights[t, u, 0]
         for r in range(size):
             take(program.stages[0], arena, examples.features[batch[r]], r)
         if plain:
@@ -641,7 +757,8 @@ def train_users(program, received, examples, arena, models, step):
     return True
 
 
-_FLOATS, _INTEGERS = types.float32, types.int64
+_FLOATS = types.float32
+_INTEGERS = types.int64
 _PROGRAM = from_dtype(STAGE)[::1], _INTEGERS, _INTEGERS, _INTEGERS, _FLOATS[::1], _FLOATS[::1]
 _EXAMPLES = (
     *(_FLOATS[:, ::1], _INTEGERS[::1], _FLOATS[:, ::1]),

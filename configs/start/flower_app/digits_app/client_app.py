@@ -12,19 +12,23 @@ app = ClientApp()
 def train_here(msg: Message, context: Context) -> Message:
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
-    partition, partitions = context.node_config["partition-id"], context.node_config["num-partitions"]
+    partition = context.node_config["partition-id"]
+    partitions = context.node_config["num-partitions"]
     x, y, _, _ = load_data(int(partition), int(partitions))
     epochs = int(context.run_config["local-epochs"])
     loss = train(model, x, y, epochs, float(msg.content["config"]["lr"]))
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(y)})
-    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=msg)
+    return Message(
+        RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=msg
+    )
 
 
 @app.evaluate()
 def evaluate_here(msg: Message, context: Context) -> Message:
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
-    partition, partitions = context.node_config["partition-id"], context.node_config["num-partitions"]
+    partition = context.node_config["partition-id"]
+    partitions = context.node_config["num-partitions"]
     x, y, _, _ = load_data(int(partition), int(partitions))
     loss, accuracy = test(model, x, y)
     metrics = MetricRecord({"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(y)})

@@ -11,7 +11,8 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    rounds, lr = int(context.run_config["num-server-rounds"]), float(context.run_config["learning-rate"])
+    rounds = int(context.run_config["num-server-rounds"])
+    lr = float(context.run_config["learning-rate"])
     strategy = FedAvg(fraction_evaluate=0.5)
     result = strategy.start(
         grid=grid,
@@ -21,7 +22,8 @@ def main(grid: Grid, context: Context) -> None:
         evaluate_fn=central,
     )
     print(
-        "accuracy", [round(float(row["accuracy"]), 3) for row in result.evaluate_metrics_serverapp.values()]
+        "accuracy",
+        [round(float(row["accuracy"]), 3) for row in result.evaluate_metrics_serverapp.values()],
     )
 
 

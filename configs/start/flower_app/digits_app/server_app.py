@@ -13,11 +13,15 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    rounds, lr = int(context.run_config["num-server-rounds"]), float(context.run_config["learning-rate"])
+    rounds = int(context.run_config["num-server-rounds"])
+    lr = float(context.run_config["learning-rate"])
     strategy = FedAvg(fraction_evaluate=0.5)
     privacy = UserLevel(epsilon=50.0, delta=1e-5, clip_norm=1.0)
-    cohorts, run_dir = CyclicCohorts(rounds=rounds, users_per_round=3), str(context.run_config["run-dir"])
-    strategy = CorrelatedNoise(strategy, privacy, cohorts, users=3, mechanism="bisr", run_dir=run_dir)
+    cohorts = CyclicCohorts(rounds=rounds, users_per_round=3)
+    run_dir = str(context.run_config["run-dir"])
+    strategy = CorrelatedNoise(
+        strategy, privacy, cohorts, users=3, mechanism="bisr", run_dir=run_dir
+    )
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(initial_model().state_dict()),
@@ -26,7 +30,8 @@ def main(grid: Grid, context: Context) -> None:
         evaluate_fn=central,
     )
     print(
-        "accuracy", [round(float(row["accuracy"]), 3) for row in result.evaluate_metrics_serverapp.values()]
+        "accuracy",
+        [round(float(row["accuracy"]), 3) for row in result.evaluate_metrics_serverapp.values()],
     )
 
 
