@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from fedmf.runs.aggregator import PrivateAggregator
     from fedmf.runs.directory import recorded_run
     from fedmf.runs.released_model import load_model
-    from fedmf.runs.run import Execution, NoiseMechanism, Run
+    from fedmf.runs.run import Execution, MechanismConfig, Run
+    from fedmf.runs.run_statement import account
     from fedmf.runs.simulation import plan, resume, simulate, start
-    from fedmf.runs.statement import account
     from fedmf.runs.statistics import QuantileClipping
     from fedmf.runs.tables.configuration import load_run
     from fedmf.runs.tasks import classification, next_token, regression
@@ -84,12 +84,12 @@ __all__ = [
     "Execution",
     "JmeAdam",
     "LocalSGD",
+    "MechanismConfig",
     "MinSeparatedCohorts",
     "Mlp",
     "MomentStream",
     "NamedMechanism",
     "NoPrivacy",
-    "NoiseMechanism",
     "Participation",
     "PrivacyStatement",
     "PrivateAggregator",

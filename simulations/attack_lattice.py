@@ -48,7 +48,7 @@ from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.release.plan import Plan
 from fedmf.runs.simulation import run_in_process
 from fedmf.training import LocalTrainer, classification
@@ -292,7 +292,12 @@ def integer_releases(repeats: int) -> Iterator[tuple[int, list[Verdict]]]:
     truths = rng.integers(2, size=repeats)
     totals = torch.from_numpy(truths)[:, None] * rows
     stream = NoiseStream(
-        NoiseKey.from_os(), Domain.TRAINING, identity(repeats).recurrence(), repeats, size, std
+        NoiseKey.from_os(),
+        Domain.TRAINING,
+        identity(repeats).streaming_inverse(),
+        repeats,
+        size,
+        std,
     )
     stream.release_rows(totals)
     worlds = [np.zeros(size), rows[0].numpy().astype(np.float64)]

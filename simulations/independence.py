@@ -42,11 +42,11 @@ from own_modules import TOKENS, Own, data, of_numbers, own_modules, owns, texts
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure
 from fedmf.errors import ConfigError
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification, dependence, preflight
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification, interference, preflight
 from fedmf.training.agreement import uneven_products
 from fedmf.training.compiled import NotAChain, engine, plan_of, steps
-from fedmf.training.engines import OneByOne, OwnRows, Together
-from fedmf.training.independence import HOSTILE, hostile_users, integers
+from fedmf.training.engines import LoopEngine, OwnRows, VmapEngine
+from fedmf.training.interference import HOSTILE, hostile_users, integers
 from fedmf.training.local import trainer_on
 
 LOCAL = LocalSGD(batch_size=2, learning_rate=0.05, momentum=0.5)
@@ -162,7 +162,7 @@ def faults() -> Iterator[tuple[str, bool]]:
         uncleared.SIGNATURE = steps.SIGNATURE
         with patch.object(engine, "steps", uncleared):
             engine.program.cache_clear()
-            yield "arena not cleared", bool(dependence(trainer_on("compiled"), network, LOCAL))
+            yield "arena not cleared", bool(interference(trainer_on("compiled"), network, LOCAL))
         engine.program.cache_clear()
     task = dict(texts())["words"]
     assert isinstance(task.structure.features, TensorStructure)
@@ -174,18 +174,18 @@ def faults() -> Iterator[tuple[str, bool]]:
     with patch.object(
         OwnRows, "__torch_function__", lambda _, f, __, a=(), k=None: f(*a, **(k or {}))
     ):
-        trainer = LocalTrainer(made, LOCAL, path="groups")
+        trainer = LocalTrainer(made, LOCAL, path="vmap")
         origin = made.model.initial()
         rows = [trainer.updates(origin, users, 0)[-1] for users in (["C", "A"], ["C", "B", "A"])]
         yield "token flattened into the neighbour", not torch.equal(*rows)
     generator = np.random.default_rng(0)
     drawing = Own(nn.Linear(12, 4), lambda m, x: m(x * float(generator.random())))
     yield "generator shared", refused(of_numbers(drawing))
-    together = Together.train
-    alone = OneByOne(network, LOCAL)
+    together = VmapEngine.train
+    alone = LoopEngine(network, LOCAL)
     apart = lambda e, o, g: together(e, o, g) if len(g) > 1 else alone.train(o, g)  # noqa: E731
-    with patch.object(Together, "train", apart):
-        yield "a group of one", bool(dependence(trainer_on("groups"), network, LOCAL))
+    with patch.object(VmapEngine, "train", apart):
+        yield "a group of one", bool(interference(trainer_on("vmap"), network, LOCAL))
     yield "parameter changed in place", refused(of_numbers(Own(nn.Linear(12, 4), clamped)))
 
 
@@ -197,7 +197,7 @@ def hostile(neighbours: int, first: int, parts: int) -> None:
     total = 0
     for name, task in [*convolutions(), *texts(), *owns()][first - 1 :: parts]:
         models += 1
-        for path in [*(["compiled"] if is_compiled(task) else []), "groups", "one by one"]:
+        for path in [*(["compiled"] if is_compiled(task) else []), "vmap", "loop"]:
             for kind in KINDS:
                 many = neighbours * (16 if path == "compiled" else 1)
                 good = cell(task, path, kind, many)
@@ -217,7 +217,7 @@ def hostile(neighbours: int, first: int, parts: int) -> None:
 
 def users_around(task: Task, batch: int) -> Task:
     """The task with A, who takes two steps, and users who go before it in a group and after it."""
-    size = Together(task, replace(LOCAL, batch_size=batch)).size
+    size = VmapEngine(task, replace(LOCAL, batch_size=batch)).size
     rows = [batch + (batch + 1) // 2]
     rows += [3 * batch if user % 3 else 2 * batch for user in range(size)]
     rows += [batch if user % 3 else rows[0] for user in range(size)]
@@ -238,8 +238,8 @@ def places(task: Task, batch: int, unchecked: bool) -> tuple[str, list[int]]:
     """
     local = replace(LOCAL, batch_size=batch)
     made = users_around(task, batch)
-    trainer = LocalTrainer(made, local, path="groups" if unchecked else None, threads=1)
-    if trainer.path != "groups":
+    trainer = LocalTrainer(made, local, path="vmap" if unchecked else None, threads=1)
+    if trainer.path != "vmap":
         return trainer.path, []
     origin = made.model.initial()
     size = (made.dataset.users - 1) // 2
@@ -277,7 +277,7 @@ def all_places(options: argparse.Namespace, first: int, parts: int) -> None:
             paths[path] += 1
             cells += 1
             wrong += bool(others)
-            if path != "groups":
+            if path != "vmap":
                 elsewhere.setdefault(f"{name} ({path})", []).append(batch)
             if others:
                 print(f"OTHER  {name}, batches of {batch}: places {others}", flush=True)

@@ -113,8 +113,10 @@ def test_every_name_of_the_contract_gives_a_row_of_dense_linear_algebra(name, ca
     largest = math.sqrt(oracles.query_variances(A, dense).max())
     assert row["max_se"] == pytest.approx(largest * truth * sigma, rel=1e-9)
     z = np.random.default_rng(0).normal(size=n)
-    assert C.recurrence().apply(z) == pytest.approx(np.linalg.solve(dense, z), rel=1e-9, abs=1e-9)
-    assert row["memory_vectors"] == C.recurrence().memory_vectors
+    assert C.streaming_inverse().apply(z) == pytest.approx(
+        np.linalg.solve(dense, z), rel=1e-9, abs=1e-9
+    )
+    assert row["memory_vectors"] == C.streaming_inverse().memory_vectors
 
 
 def test_published_table_with_its_budget():

@@ -14,7 +14,7 @@ from support.command_line import one_line
 
 import fedmf
 from fedmf.cli.app import run
-from fedmf.cli.configuration import APP, CASES
+from fedmf.cli.configuration_options import APP, CASES
 from fedmf.errors import ConfigError
 from fedmf.runs.session import Session
 from fedmf.runs.tables.configuration import found_or_shipped, load_run

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import LearningRateSchedule, iterates, parse_workload
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
@@ -59,7 +59,7 @@ def test_a_matrix_made_for_the_workload_beats_that_for_prefix_sums(text: str) ->
     contract = Participation(ROUNDS, 3, 10)
     work = parse_workload(text, ROUNDS)
     rmse = [
-        errors(C, work, stated_sensitivity(C, contract)).rmse
+        errors(C, work, sensitivity_of(C, contract)).rmse
         for C in (
             build("banded-toeplitz", contract, target, bands=10).factorization
             for target in (work, None)

@@ -14,7 +14,7 @@ from support.child_processes import in_child
 from support.streams import BUDGET, releases, run_once, sample
 
 from fedmf.data.cells import cells_of
-from fedmf.data.lines import LONGEST_LINE
+from fedmf.data.line_reader import LONGEST_LINE
 from fedmf.data.table_reader import open_table
 from fedmf.streaming.settings import Settings
 

@@ -18,7 +18,7 @@ from support.small_runs import linear_task, run_small
 from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment
 from fedmf.noise.key import Domain
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 
 ROUNDS = 12
 DIMENSION = 20_000

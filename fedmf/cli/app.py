@@ -15,14 +15,14 @@ from typing import Any, Final
 import typer
 from typer.core import TyperArgument
 
-from fedmf.cli.account import account, export
-from fedmf.cli.configuration import init, options
-from fedmf.cli.design import design
+from fedmf.cli.account_command import account, export
+from fedmf.cli.configuration_options import init, options
+from fedmf.cli.design_command import design
 from fedmf.cli.interruption import interruption
-from fedmf.cli.schema import schema
-from fedmf.cli.simulate import simulate
-from fedmf.cli.stream import stream
-from fedmf.cli.sweep import sweep
+from fedmf.cli.schema_command import schema
+from fedmf.cli.simulate_command import simulate
+from fedmf.cli.stream_command import stream
+from fedmf.cli.sweep_command import sweep
 from fedmf.errors import PlatformError, one_line
 from fedmf.version import __version__
 

@@ -12,12 +12,12 @@ from fedmf.figures import COLOURS, new_figure, style
 
 if TYPE_CHECKING:
     from fedmf.streaming import PrivateRelease
-    from fedmf.streaming.release import Renderer
-    from fedmf.streaming.state import Releases
+    from fedmf.streaming.private_release import Renderer
+    from fedmf.streaming.state import ReleaseBlock
 
 #: Columns that have a panel each.
 _PANELS: Final = 6
-#: Releases that are drawn, and that are read at once.
+#: ReleaseBlock that are drawn, and that are read at once.
 _POINTS = 1000
 _BLOCK = 4096
 #: Columns whose names fit beside a matrix.
@@ -26,7 +26,7 @@ _MOST_NAMES: Final = 15
 
 def draw_stream(
     renderer: Renderer,
-    releases: Callable[[int, int], Releases],
+    releases: Callable[[int, int], ReleaseBlock],
     records: int,
     file: Path,
     last: PrivateRelease | None,

@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 
 from fedmf.data.table_reader import InputError
-from fedmf.streaming.plan import StreamPlan
-from fedmf.streaming.release import PrivateRelease, Renderer, at_bounds, hidden
+from fedmf.streaming.private_release import PrivateRelease, Renderer, at_bounds, hidden
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position
+from fedmf.streaming.stream_plan import StreamPlan
 
 #: Columns that are shown one by one.
 _SHOWN: Final = 6

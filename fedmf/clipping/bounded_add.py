@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from fedmf.noise.loops import compiled, part, summing
+from fedmf.noise.jit import compiled, jit_inline, jit_reassoc
 
 #: Most bits B of a unit: a clipped coordinate x is held as the integer trunc(x·2ᴮ/ζ), so |integer|
 #: ≤ 2ᴮ.
@@ -45,13 +45,13 @@ def square_limit(dimension: int, bits: int) -> float:
     return 2.0 ** (2 * bits) * (1.0 - (dimension + 64) * 2.0**-53)
 
 
-@part
+@jit_inline
 def _change(row: Any, origin: Any, i: Any) -> Any:
     """x_i = row_i − origin_i in the type of the row."""
     return row[i] - origin[i] if origin.size > 0 else row[i]
 
 
-@part
+@jit_inline
 def _integer(row: Any, origin: Any, i: Any, factor: Any) -> Any:
     """trunc(x_i·factor), ±2³² where that is wider and for NaN."""
     scaled = np.float64(_change(row, origin, i)) * factor
@@ -59,7 +59,7 @@ def _integer(row: Any, origin: Any, i: Any, factor: Any) -> Any:
     return np.int64(scaled if scaled > -WIDEST else -WIDEST)
 
 
-@summing
+@jit_reassoc
 def _add(row: Any, origin: Any, factor: Any, total: Any) -> Any:
     """total += n; the computed Σ n²."""
     square = 0.0
@@ -70,14 +70,14 @@ def _add(row: Any, origin: Any, factor: Any, total: Any) -> Any:
     return square
 
 
-@part
+@jit_inline
 def _take_out(row: Any, origin: Any, factor: Any, total: Any) -> None:
     """total −= n."""
     for i in range(total.size):
         total[i] -= _integer(row, origin, i, factor)
 
 
-@part
+@jit_inline
 def _add_features(row: Any, origin: Any, factor: Any, second: Any, shift: Any, ends: Any) -> None:
     """second += ⌊Σ n²·2⁻ˢʰⁱᶠᵗ⌋ of each block; Σ n² ≤ 2⁶² for a user who stays."""
     begin = 0
@@ -139,7 +139,7 @@ def add_bounded(
     return square
 
 
-@summing
+@jit_reassoc
 def _square(row: Any, origin: Any) -> Any:
     """Σ x² in float64: the square of a float32 number is exact there, and neither over- nor
     underflows.
@@ -151,7 +151,7 @@ def _square(row: Any, origin: Any) -> Any:
     return square
 
 
-@part
+@jit_inline
 def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
     """(scale / max(‖x‖, ζ), whether ‖x‖ ≤ ζ): the clip of x = row − origin, with ``scale`` in place
     of ζ.
@@ -232,7 +232,7 @@ def clip_factors(rows: Any, clip_norm: Any, factors: Any) -> None:
         factors[u], _ = clip_factor(rows[u], np.zeros(0), clip_norm, clip_norm)
 
 
-@summing
+@jit_reassoc
 def _add_all(total: Any, added: Any, unit: Any) -> Any:
     square = 0.0
     for i in range(total.size):

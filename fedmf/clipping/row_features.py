@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmf.clipping.features import fixed_point_energies
 from fedmf.matrices.second_moment import FullMatrix, SecondMoment
-from fedmf.noise.loops import compiled
+from fedmf.noise.jit import compiled
 
 #: Rows that are read again for every coordinate, from a near cache.
 _ROWS: Final = 64

@@ -4,10 +4,10 @@ from typing import Final
 
 from fedmf.data.cells import canonical_id
 from fedmf.data.dataset import Dataset, InMemoryDataset
+from fedmf.data.dataset_options import DatasetOptions, PublicInput
 from fedmf.data.hub import Hub
 from fedmf.data.images import Digits, Idx
 from fedmf.data.on_nodes import OnNodes
-from fedmf.data.options import DatasetOptions, PublicInput
 from fedmf.data.schema import Schema
 from fedmf.data.schema_file import read_schema
 from fedmf.data.synthetic import Synthetic

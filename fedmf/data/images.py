@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.data.dataset import InMemoryDataset, NumberedUsers
-from fedmf.data.options import PublicInput, Spread, SpreadOptions, in_words
+from fedmf.data.dataset_options import PublicInput, Spread, SpreadOptions, in_words
 from fedmf.data.partitions import hold_out
 from fedmf.values import Field
 

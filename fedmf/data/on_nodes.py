@@ -15,7 +15,7 @@ import torch
 
 from fedmf.data.cells import places, read_user_list
 from fedmf.data.dataset import InMemoryDataset, TestOwner
-from fedmf.data.options import PublicInput
+from fedmf.data.dataset_options import PublicInput
 from fedmf.data.partitions import Partition, partition_by_owner
 from fedmf.data.schema import Schema
 from fedmf.data.table import Table

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.data.dataset import Dataset, NumberedUsers
-from fedmf.data.options import DatasetOptions, PublicInput, in_words
+from fedmf.data.dataset_options import DatasetOptions, PublicInput, in_words
 from fedmf.values import Field
 
 #: Held-out users have numbers from here on, which no configuration reaches.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedmf.data.cells import ids, is_list, lists_of_numbers, numbers, places, read_user_list, texts
 from fedmf.data.dataset import Dataset, InMemoryDataset, NumberedUsers, TestOwner, readable
-from fedmf.data.options import PublicInput, SpreadOptions, in_words
+from fedmf.data.dataset_options import PublicInput, SpreadOptions, in_words
 from fedmf.data.partitions import Partition, hold_out, hold_out_of_each_user, partition_by_owner
 from fedmf.data.schema import Category, Encoded, Schema, User
 from fedmf.data.schema_file import read_schema

@@ -30,7 +30,7 @@ import pyarrow as arrow
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 
-from fedmf.data.lines import Lines, arriving
+from fedmf.data.line_reader import Lines, arriving
 
 #: How rows are written: each format with the endings of files that have it, where ``.gz`` may
 #: follow.

@@ -25,8 +25,8 @@ from fedmf.flower.screen import say, say_round
 from fedmf.flower.served_users import ServedUsers
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.loop import OnRound, RoundRecord
-from fedmf.runs.plan import clipped_sums
 from fedmf.runs.run import Execution, Run
+from fedmf.runs.run_plan import clipped_sums
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import check_users_here
 from fedmf.runs.tables.configuration import Scalar, dotted_keys, run_of

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedmf.flower.compat import arrived
-from fedmf.flower.identity import Population, read_enrolment
+from fedmf.flower.identity import Population, read_node_keys
 from fedmf.flower.messages import (
     ROWS,
     array_record,
@@ -28,7 +28,7 @@ from fedmf.flower.messages import (
 from fedmf.flower.pulling import pull_until
 from fedmf.flower.screen import say_plan
 from fedmf.flower.served_users import ServedUsers
-from fedmf.runs.loop import Clients, OnRound, Reply, Rounds
+from fedmf.runs.loop import Clients, OnRound, Reply, TrainingLoop
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import Request, in_messages
 
@@ -70,8 +70,10 @@ class GridClients(Clients):
         self.waiting = session.run.execution
         self._seconds = self.waiting.round_timeout if timeout is None else timeout
 
-    def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
-        """The messages of round ``number`` to its cohort, users by node, and whom each asks."""
+    def messages(
+        self, round_index: int, by_node: Mapping[int, list[str]]
+    ) -> list[tuple[Message, Part]]:
+        """The messages of a round (from 0) to its cohort, users by node, and whom each asks."""
         raise NotImplementedError
 
     def read(self, message: Message, part: Part) -> Reply:
@@ -96,12 +98,12 @@ class GridClients(Clients):
         served = self.nodes.nodes_of(asked)
         return [user in served for user in asked.values()]
 
-    def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+    def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         """See `Clients.ask`."""
         by_node = dict[int, list[str]]()
         for user, node in self.nodes.nodes_of(cohort).items():
             by_node.setdefault(node, []).append(user)
-        asked = self.messages(number, dict(sorted(by_node.items())))
+        asked = self.messages(round_index, dict(sorted(by_node.items())))
         sent = self.grid.push_messages([message for message, _ in asked])
         parts = {name: part for name, (_, part) in zip(sent, asked, strict=False) if name}
         self._looked = time.monotonic()
@@ -123,7 +125,7 @@ class GridClients(Clients):
         except Exception as reason:  # whatever a stranger's bytes may cause
             return Reply(part[1], str(reason) or type(reason).__name__, node=part[0])
 
-    def again(self, number: int, attempt: int) -> bool:
+    def again(self, round_index: int, attempt: int) -> bool:
         """See `Clients.again`: a bounded number of times, fixed in advance; who is there ends
         nothing.
 
@@ -134,11 +136,13 @@ class GridClients(Clients):
                 "round %d: no reply arrived in %d attempts; it continues without any, and a release"
                 " is noise alone. If the nodes are offline, stop the run and resume it when they"
                 " are back.",
-                number,
+                round_index + 1,
                 RETRIES + 1,
             )
             return False
-        _log.warning("round %d: no reply arrived; requesting it again (%d)", number, attempt + 1)
+        _log.warning(
+            "round %d: no reply arrived; requesting it again (%d)", round_index + 1, attempt + 1
+        )
         seconds = math.inf if self.patient else self._seconds
         time.sleep(min(seconds, _LONGEST_PAUSE, 0.1 * 2**attempt))
         return True
@@ -156,23 +160,31 @@ class OwnClients(GridClients):
     def __init__(self, session: Session, nodes: ServedUsers, grid: Grid) -> None:
         super().__init__(session, nodes, grid)
         self.patient = self.waiting.messages == "aggregate"
-        self._t, self._lengths = 0, session.server.new_sum().lengths
+        self._round_index = 0
+        self._lengths = session.server.new_sum().lengths
 
-    def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
+    def messages(
+        self, round_index: int, by_node: Mapping[int, list[str]]
+    ) -> list[tuple[Message, Part]]:
         """One message for each node that serves users of the cohort; several if their rows are too
         large.
         """
         server = self.server
-        self._t = number - 1
+        self._round_index = round_index
         asked = list[tuple[Message, Part]]()
         model = array_record({"parameters": server.parameters})
         for node, hosted in by_node.items():
             for users in in_messages(hosted, self.waiting, server.dimension):
                 request = Request(
-                    server.parameters, self._t, users, self.patient, server.clip_norm, server.bits
+                    server.parameters,
+                    self._round_index,
+                    users,
+                    self.patient,
+                    server.clip_norm,
+                    server.bits,
                 )
                 content = request_content(model, request)
-                message = Message(content, node, MessageType.TRAIN, group_id=str(number))
+                message = Message(content, node, MessageType.TRAIN, group_id=str(round_index + 1))
                 asked.append((message, (node, users)))
         return asked
 
@@ -187,13 +199,13 @@ class OwnClients(GridClients):
         node, users = part
         if self.patient:
             shapes = {name: (length,) for name, length in self._lengths.items()}
-            held: Any = read_reply(message, self._t, users, shapes, "int64")
+            payload: Any = read_reply(message, self._round_index, users, shapes, "int64")
         else:
             rows = {ROWS: (len(users), self.server.dimension)}
-            held = read_reply(message, self._t, users, rows, "float32", "float64")[ROWS].to(
-                torch.float32
-            )
-        return Reply(users, held, read_failures(message, users), node)
+            payload = read_reply(message, self._round_index, users, rows, "float32", "float64")[
+                ROWS
+            ].to(torch.float32)
+        return Reply(users, payload, read_failures(message, users), node)
 
 
 def run_on_grid(
@@ -209,8 +221,8 @@ def run_on_grid(
 
     If the run stops early, the reports describe its releases.
     """
-    keys = session.run.execution.enrolment
+    keys = session.run.execution.node_keys
     if nodes is None:
-        nodes = Population(session.user_list, _log.warning, read_enrolment(keys) if keys else None)
+        nodes = Population(session.user_list, _log.warning, read_node_keys(keys) if keys else None)
     say_plan(session)
-    Rounds(session, OwnClients(session, nodes, grid), on_round).carry_out()
+    TrainingLoop(session, OwnClients(session, nodes, grid), on_round).run()

@@ -49,7 +49,7 @@ _MOST_BYTES: Final = 2**28
 _MOST_STRANGERS: Final = 1000
 
 
-def read_enrolment(source: str | Path) -> dict[bytes, tuple[str, ...]]:
+def read_node_keys(source: str | Path) -> dict[bytes, tuple[str, ...]]:
     """Which users the holder of a key may serve: by key as DER, in the order of the source.
 
     A node is known by the public key under which the link lists it. That it holds the private one
@@ -70,7 +70,7 @@ def read_enrolment(source: str | Path) -> dict[bytes, tuple[str, ...]]:
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"enrolment must be a readable file; got {path}: {error}.") from None
+        raise ConfigError(f"node_keys must be a readable file; got {path}: {error}.") from None
     found: dict[bytes, tuple[str, ...]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -92,7 +92,7 @@ def read_enrolment(source: str | Path) -> dict[bytes, tuple[str, ...]]:
             )
         found[key] = (*others, user)
     if not found:
-        raise ConfigError("enrolment must name at least one key; got none.")
+        raise ConfigError("node_keys must name at least one key; got none.")
     return found
 
 
@@ -177,19 +177,19 @@ class EnrolledIdentity(ClaimedUsers):
     online before is asked.
 
     Args:
-        source: a file, see `read_enrolment`; users are ordered as in the file.
+        source: a file, see `read_node_keys`; users are ordered as in the file.
         report: called with one line about nodes without a user.
 
     Raises:
-        ConfigError: an enrolment that cannot be read, or one key for several users.
+        ConfigError: node keys that cannot be read, or one key for several users.
     """
 
     words = ENROLLED
 
     def __init__(self, source: str | Path, report: Callable[[str], None] = say) -> None:
-        self._enrolment = read_enrolment(source)
-        super().__init__(list(dict.fromkeys(itertools.chain(*self._enrolment.values()))), report)
-        for users in self._enrolment.values():
+        self._node_keys = read_node_keys(source)
+        super().__init__(list(dict.fromkeys(itertools.chain(*self._node_keys.values()))), report)
+        for users in self._node_keys.values():
             if len(users) > 1:
                 raise ConfigError(
                     f"a key must be enrolled for one user; got one for {users[0]!r} and"
@@ -200,10 +200,10 @@ class EnrolledIdentity(ClaimedUsers):
 
     def listen(self, grid: Grid) -> None:
         """See `ServedUsers.listen`; a look at the list of nodes."""
-        keys = _enrolled_nodes(grid, self._enrolment)
+        keys = _enrolled_nodes(grid, self._node_keys)
         self._listed = set(keys)
         new = sorted(self._listed - self._alive)
-        self._heard = [(node, self._enrolment[keys[node]]) for node in new]
+        self._heard = [(node, self._node_keys[keys[node]]) for node in new]
         strangers = set(grid.get_node_ids()) - self._listed
         for node in sorted(strangers - self._strangers)[:MOST_LINES]:
             self.tell(f"node {node} has a key that is not enrolled; it gets no messages")
@@ -232,7 +232,7 @@ class ClientReportedIdentity(ClaimedUsers):
     Args:
         user_list: ids of all users, given before any node is asked.
         report: called with one line about nodes without a user.
-        enrolment: which claims are accepted, see `read_enrolment`: nodes with a key that is not in
+        node_keys: which claims are accepted, see `read_node_keys`: nodes with a key that is not in
             it are not even asked. None believes every node.
     """
 
@@ -247,10 +247,10 @@ class ClientReportedIdentity(ClaimedUsers):
         self,
         user_list: Sequence[str],
         report: Callable[[str], None] = say,
-        enrolment: Mapping[bytes, Collection[str]] | None = None,
+        node_keys: Mapping[bytes, Collection[str]] | None = None,
     ) -> None:
         super().__init__([canonical_id(user) for user in user_list], report)
-        self._enrolment = enrolment
+        self._node_keys = node_keys
         self._keys = dict[int, bytes]()
         self._most = 2 * self.users + _MOST_STRANGERS if self.several else 1
         self._known, self._question = frozenset(self.user_list), question()
@@ -262,9 +262,9 @@ class ClientReportedIdentity(ClaimedUsers):
 
     def listen(self, grid: Grid) -> None:
         """See `ServedUsers.listen`; only nodes that may serve somebody are asked."""
-        if self._enrolment is not None:
-            self._keys = _enrolled_nodes(grid, self._enrolment)
-        self._listed = set(grid.get_node_ids() if self._enrolment is None else self._keys)
+        if self._node_keys is not None:
+            self._keys = _enrolled_nodes(grid, self._node_keys)
+        self._listed = set(grid.get_node_ids() if self._node_keys is None else self._keys)
         self._asked = {node: self._asked.get(node, _Asked()) for node in sorted(self._listed)}
         self._sent = {message: node for message, node in self._sent.items() if node in self._asked}
         self._ask(grid, time.monotonic())
@@ -330,7 +330,7 @@ class ClientReportedIdentity(ClaimedUsers):
                 f"node {node} claims {strangers} users that are not on the user list; ignored"
             )
         users = [user for user in users if user in self._known]
-        enrolled = self._known if self._enrolment is None else self._enrolment[self._keys[node]]
+        enrolled = self._known if self._node_keys is None else self._node_keys[self._keys[node]]
         if others := sum(user not in enrolled for user in users):
             self.tell(
                 f"node {node} claims {others} users for whom its key is not enrolled; ignored"

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 from torch import Tensor
 
-from fedmf.accounting.release import SecondForm
+from fedmf.accounting.queries import SecondForm
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.layout import ArrayLayout

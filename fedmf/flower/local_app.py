@@ -19,7 +19,7 @@ from flwr.serverapp import ServerApp
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import UserConfig, flat_config, load_object, server_context
 from fedmf.flower.grid import Client, InProcessGrid
-from fedmf.training.draws import kept_generators
+from fedmf.training.rng import kept_generators
 
 
 def run_app(

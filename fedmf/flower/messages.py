@@ -153,11 +153,11 @@ def answer_reply(message: Message, t: int, reply: Reply) -> Message:
     """A node's answer: one row a user, in the order of the request, or exact sums by name, int64;
     who is in them and who failed.
     """
-    assert not isinstance(reply.held, str)
-    held = {ROWS: reply.held} if isinstance(reply.held, Tensor) else reply.held
+    assert not isinstance(reply.payload, str)
+    payload = {ROWS: reply.payload} if isinstance(reply.payload, Tensor) else reply.payload
     failures = [json.dumps(failure.to_dict()) for failure in reply.failures]
     config = ConfigRecord({"round": t, "users": list(reply.users), _FAILURES: failures})
-    return Message(RecordDict({_ARRAYS: array_record(held), _CONFIG: config}), reply_to=message)
+    return Message(RecordDict({_ARRAYS: array_record(payload), _CONFIG: config}), reply_to=message)
 
 
 def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:

@@ -27,11 +27,11 @@ from fedmf.flower.served_users import ServedUsers
 from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
-from fedmf.runs.aggregator import TaskElsewhere, session_of
+from fedmf.runs.aggregator import ExternalTask, session_of
 from fedmf.runs.directory import LEDGER
-from fedmf.runs.loop import OnRound, Reply, RoundRecord, Rounds
+from fedmf.runs.loop import OnRound, Reply, RoundRecord, TrainingLoop
 from fedmf.runs.outputs import metric_columns
-from fedmf.runs.run import Execution, NoiseMechanism, Run
+from fedmf.runs.run import Execution, MechanismConfig, Run
 from fedmf.runs.session import Session
 from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
 from fedmf.runs.statistics.statistic import Statistic
@@ -102,7 +102,9 @@ class AppClients(GridClients):
         """See `GridClients.most_bytes`."""
         return self._layout.most_bytes
 
-    def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
+    def messages(
+        self, round_index: int, by_node: Mapping[int, list[str]]
+    ) -> list[tuple[Message, Part]]:
         """See `GridClients.messages`.
 
         Raises:
@@ -121,7 +123,9 @@ class AppClients(GridClients):
         }
         with with_values(self._inner, **everybody):
             cohort: Any = Cohort(self.grid, nodes)
-            messages = list(self._inner.configure_train(number, arrays, self._train_config, cohort))
+            messages = list(
+                self._inner.configure_train(round_index + 1, arrays, self._train_config, cohort)
+            )
         asked = [message.metadata.dst_node_id for message in messages]
         if sorted(asked) != sorted(nodes):
             raise RuntimeError(
@@ -138,7 +142,7 @@ class AppClients(GridClients):
 
 
 @dataclass(frozen=True, eq=False)
-class FlowerAppTask(TaskElsewhere):
+class FlowerAppTask(ExternalTask):
     """The task of a Flower app, which its clients know and the server does not."""
 
     kind: ClassVar[str] = "flower-app"
@@ -201,7 +205,7 @@ class CorrelatedNoise:
         cohorts: Cohorts,
         users: int | ServedUsers,
         *,
-        mechanism: str | Factorization | MechanismChoice | NoiseMechanism = "banded-toeplitz",
+        mechanism: str | Factorization | MechanismChoice | MechanismConfig = "banded-toeplitz",
         server_optimizer: ChosenOptimizer | ServerOptimizer | None = None,
         clipping: FixedClipping | QuantileClipping | None = None,
         extra_releases: Sequence[Statistic] = (),
@@ -296,22 +300,22 @@ class CorrelatedNoise:
         result = Result()
         horizon = session.server.horizon
         ours = metric_columns(None, session.run.statistics)
-        for number, row in session.metrics.items():
+        for server_round, row in session.metrics.items():
             if said := {name: value for name, value in row.items() if name not in ours}:
-                result.evaluate_metrics_serverapp[number] = MetricRecord(said)
+                result.evaluate_metrics_serverapp[server_round] = MetricRecord(said)
         self.inner.summary()
         say(f"{type(self.inner).__name__} made private; {_UNASKED}")
         say_plan(session)
         for line in findings(self.inner):
             warn(line)
 
-        def evaluate(number: int) -> Mapping[str, Any] | None:
+        def evaluate(server_round: int) -> Mapping[str, Any] | None:
             assert evaluate_fn is not None
-            metrics = evaluate_fn(number, clients.arrays)
+            metrics = evaluate_fn(server_round, clients.arrays)
             if metrics is not None:
-                result.evaluate_metrics_serverapp[number] = metrics
+                result.evaluate_metrics_serverapp[server_round] = metrics
                 session.judge(metrics)
-            if number == 0:
+            if server_round == 0:
                 say_round(0, horizon, metrics or {})
             return metrics
 
@@ -324,7 +328,7 @@ class CorrelatedNoise:
                     stop = should_stop(record.rounds, result)
             return bool(on_round is not None and on_round(record)) or stop
 
-        Rounds(session, clients, told, evaluate if evaluate_fn else None).carry_out(num_rounds)
+        TrainingLoop(session, clients, told, evaluate if evaluate_fn else None).run(num_rounds)
         result.arrays = clients.arrays
         return result
 

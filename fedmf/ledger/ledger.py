@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolation, rebuilding
 from fedmf.ledger.durable_files import overwrite_durably
-from fedmf.ledger.lock import Mark, ReleaseRight, WriterLock
+from fedmf.ledger.lock import HighWaterMark, ReleaseGuard, WriterLock
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
-from fedmf.noise.schedule import FRESH_BYTES
+from fedmf.noise.schedule import SALT_BYTES
 from fedmf.participation import Participation
 
 #: "fdmf" in ASCII, by which `file` and SQLite know a ledger.
@@ -48,7 +48,7 @@ _SCHEMA: Final = """
 CREATE TABLE header(id INTEGER PRIMARY KEY CHECK (id = 0), json TEXT NOT NULL, chain BLOB NOT NULL,
   code BLOB NOT NULL) STRICT;
 CREATE TABLE openings(number INTEGER PRIMARY KEY, follows INTEGER NOT NULL, first INTEGER NOT NULL,
-  fresh BLOB NOT NULL, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
+  salt BLOB NOT NULL, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
 CREATE TABLE commits(number INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL,
   records INTEGER NOT NULL, participants BLOB NOT NULL, newcomers BLOB NOT NULL, about TEXT NOT NULL,
   pushes BLOB NOT NULL, digest BLOB NOT NULL, chain BLOB NOT NULL, code BLOB NOT NULL,
@@ -71,13 +71,13 @@ class Opening(NamedTuple):
         number: 0, 1, 2 …
         after: how many commits were made before it.
         first_round: how many releases there were when it was made: the next round of a run.
-        fresh: 32 random bytes of its own, from which the noise of its rounds gets its key.
+        salt: 32 random bytes of its own, from which the noise of its rounds gets its key.
     """
 
     number: int
     after: int
     first_round: int
-    fresh: bytes
+    salt: bytes
 
 
 class Commit(NamedTuple):
@@ -160,7 +160,7 @@ class Ledger:
     """
 
     def __init__(self, path: Path, key: NoiseKey | None, read_only: bool, remembered: bool) -> None:
-        self.path, self._process, self.right = path, os.getpid(), ReleaseRight()
+        self.path, self._process, self.guard = path, os.getpid(), ReleaseGuard()
         self._read_only, self._key = read_only, _records_key(key)
         self.about: Mapping[str, Any] = {}
         self.released = self._known = self._records = 0
@@ -170,7 +170,7 @@ class Ledger:
         with contextlib.ExitStack() as held:
             if not read_only:
                 held.callback(WriterLock(path).release)
-            self._mark = Mark(path, None if read_only else key, remembered)
+            self._mark = HighWaterMark(path, None if read_only else key, remembered)
             held.callback(self._mark.close)
             with self._faults():
                 self._connection = held.enter_context(
@@ -222,7 +222,7 @@ class Ledger:
                     _put(
                         connection, "header", 0, text, *_sealed(_records_key(key), b"header", text)
                     )
-            Mark.begin(path)
+            HighWaterMark.begin(path)
 
     @classmethod
     def open(
@@ -475,7 +475,7 @@ class Ledger:
         """That of this process: recorded durably now, with fresh random bits, if it was not yet."""
         if self._opening is None:
             place = len(self._openings), len(self._chains), self._records
-            opening = Opening(*place, os.urandom(FRESH_BYTES))
+            opening = Opening(*place, os.urandom(SALT_BYTES))
             sealed = _sealed(self._key, b"opening", self._head, *opening)
             with self._written("an opening"):
                 _put(self._connection, "openings", *opening, *sealed)
@@ -644,7 +644,7 @@ class Ledger:
             raise LedgerError(
                 f"ledger {self.path} belongs to the process that opened it, not to a fork of it."
             )
-        self.right.require()
+        self.guard.require()
 
     @contextmanager
     def _written(self, what: str) -> Iterator[None]:
@@ -652,7 +652,7 @@ class Ledger:
         stored.
         """
         self._writable()
-        with self.right.exercise(what), _one_line(self.path), _transaction(self._connection):
+        with self.guard.releasing(what), _one_line(self.path), _transaction(self._connection):
             yield
 
     @contextmanager

@@ -75,7 +75,7 @@ class WriterLock:
             os.close(self._descriptor)
 
 
-class ReleaseRight:
+class ReleaseGuard:
     """The right to release under one opening: lost for good by whatever does not end well.
 
     From the moment a row of noise is drawn for a sum until the release is durable, it is unknown
@@ -86,15 +86,15 @@ class ReleaseRight:
 
     def __init__(self) -> None:
         #: Why nothing may be released any more, one line.
-        self.lost: str | None = None
+        self.failed: str | None = None
 
     def require(self) -> None:
         """Raise the error if the right is lost."""
-        if self.lost is not None:
-            raise LedgerError(self.lost)
+        if self.failed is not None:
+            raise LedgerError(self.failed)
 
     @contextmanager
-    def exercise(self, what: str) -> Iterator[None]:
+    def releasing(self, what: str) -> Iterator[None]:
         """Release something, or write to the record: all of it, or nothing more.
 
         Args:
@@ -109,7 +109,7 @@ class ReleaseRight:
         try:
             yield
         except BaseException as error:
-            if self.lost is not None:
+            if self.failed is not None:
                 raise
             known = isinstance(error, LedgerError)
             reason = (
@@ -117,16 +117,16 @@ class ReleaseRight:
                 if known or isinstance(error, OSError)
                 else type(error).__name__
             )
-            self.lost = (
+            self.failed = (
                 f"{what} failed ({reason}); this process releases nothing more. "
                 f"Resume: {what} counts if it is whole on the disk."
             )
             if known:
-                raise type(error)(self.lost) from error
+                raise type(error)(self.failed) from error
             raise
 
 
-class Mark:
+class HighWaterMark:
     """The marks of one ledger.
 
     Args:

@@ -104,7 +104,7 @@ class Banded(Factorization, kind="banded"):
             return np.zeros(n - gap)
         return np.einsum("id,id->i", self.band[: n - gap, gap:], self.band[gap:, : p - gap])
 
-    def recurrence(self) -> Recurrence:
+    def streaming_inverse(self) -> Recurrence:
         """C y = z solved forward, row t with its own coefficients; keeps p − 1 past outputs."""
         n = self.rounds
         p = self.bands

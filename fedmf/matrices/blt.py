@@ -82,7 +82,7 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         decays, vectors = np.linalg.eigh(np.diag(self.decays) - np.outer(root, root))
         return decays, (vectors.T @ root) ** 2
 
-    def recurrence(self) -> StateSpace:
+    def streaming_inverse(self) -> StateSpace:
         """C y = z solved forward with θ and ω themselves: keeps m sums of past outputs, draws no z
         again.
         """

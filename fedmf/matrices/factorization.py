@@ -71,7 +71,7 @@ class Factorization(ABC):
         return gram
 
     @abstractmethod
-    def recurrence(self) -> StreamingInverse:
+    def streaming_inverse(self) -> StreamingInverse:
         """How to stream C⁻¹z."""
 
     @abstractmethod
@@ -124,7 +124,7 @@ class Factorization(ABC):
         """
         return None
 
-    def settled_pair(self) -> tuple[Vector, Vector] | None:
+    def truncated_coefs(self) -> tuple[Vector, Vector] | None:
         """The first columns of C and of C⁻¹ where C is Toeplitz, up to where less than 1e-17 is
         left.
 
@@ -216,7 +216,7 @@ class Dense(Factorization, kind="dense"):
         np.fill_diagonal(gram, self.gram_diagonal(0))
         return gram
 
-    def recurrence(self) -> StreamingInverse:
+    def streaming_inverse(self) -> StreamingInverse:
         """Row t of C⁻¹ applied to z_t, z_{t−1}, … : keeps nothing, draws all past z again."""
         n = self.rounds
         lag = np.subtract.outer(np.arange(n), np.arange(n))
@@ -387,9 +387,9 @@ class Stamped(Factorization, kind="stamped"):
             parts.append(_padded_gram(self.base.leading(last), gap))
         return np.concatenate(parts)[: self.rounds - gap]
 
-    def recurrence(self) -> StreamingInverse:
+    def streaming_inverse(self) -> StreamingInverse:
         """The base's, which forgets what came before the block."""
-        return self.base.recurrence().stamped(self.rounds)
+        return self.base.streaming_inverse().stamped(self.rounds)
 
     def noise_row_variances(self) -> Vector:
         """Those of a block, repeated."""
@@ -503,7 +503,7 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Mechanism:
+class BuiltMechanism:
     """A named factorization with the parameters it was built from.
 
     Args:

@@ -33,8 +33,8 @@ from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.recorded_patterns import equal_length_row_sums
 from fedmf.matrices.sensitivity import (
-    Released,
     Sensitivity,
+    SensitivityProblem,
     best_separated_sum,
     comb_sum,
     earliest_pattern,
@@ -255,7 +255,7 @@ def equal_length_joint_sensitivities(
 
 
 @dataclass(frozen=True, eq=False)
-class _Pair(Released):
+class _Pair(SensitivityProblem):
     """The two matrices and φ, for ζ = 1."""
 
     first: Factorization

@@ -367,7 +367,7 @@ def pairwise_bound(gram: Array, k: int, b: int) -> float:
     return bound * (1 + ROUNDING)
 
 
-class Released(ABC):
+class SensitivityProblem(ABC):
     """A release, with the distance by which one user within (n, k, b) can move it."""
 
     #: (n, k, b).
@@ -407,7 +407,7 @@ class Released(ABC):
         """A bound from the Gram matrix where there are too many patterns."""
 
 
-def methods(released: Released) -> Iterator[Sensitivity]:
+def methods(released: SensitivityProblem) -> Iterator[Sensitivity]:
     """The methods that apply, cheapest first; later ones run only if they are asked for.
 
     Raises:
@@ -435,7 +435,7 @@ def methods(released: Released) -> Iterator[Sensitivity]:
         )
 
 
-def tightest(released: Released) -> Sensitivity:
+def tightest(released: SensitivityProblem) -> Sensitivity:
     """The first exact value, else the smallest of the bounds."""
     bounds: list[Sensitivity] = []
     for bound in methods(released):
@@ -501,17 +501,17 @@ def exact_sensitivity(factorization: Factorization, participation: Participation
     Sensitivity(value=1.5811388300841898, kind='exact', case='columns b apart orthogonal (p <= b):
     ...')
     """
-    sensitivity = stated_sensitivity(factorization, participation)
+    sensitivity = sensitivity_of(factorization, participation)
     if sensitivity.kind != "exact":
         raise SensitivityNotExact(
             "sens_{k,b}(C) (sensitivity) must be known exactly; got only an upper bound"
-            f" ({sensitivity.case}). Use stated_sensitivity, or p <="
+            f" ({sensitivity.case}). Use sensitivity_of, or p <="
             f" b={participation.min_separation}."
         )
     return sensitivity
 
 
-def stated_sensitivity(factorization: Factorization, participation: Participation) -> Sensitivity:
+def sensitivity_of(factorization: Factorization, participation: Participation) -> Sensitivity:
     """The exact sensitivity where it is known, else the smallest of the upper bounds, labelled as
     such.
 
@@ -534,7 +534,7 @@ def quick_upper_bound(factorization: Factorization, participation: Participation
 
 
 @dataclass(frozen=True, eq=False)
-class _Strategy(Released):
+class _Strategy(SensitivityProblem):
     """C, of which one user moves the rows by Σ_{i∈π} C_{:,i} u_i."""
 
     factorization: Factorization

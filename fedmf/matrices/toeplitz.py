@@ -185,9 +185,9 @@ class ColumnScaled(ScaledToeplitz, kind="column-scaled"):
     def _scale(self) -> Vector:
         return self.base.scale * self.factors
 
-    def recurrence(self) -> StreamingInverse:
+    def streaming_inverse(self) -> StreamingInverse:
         """The base's recurrence with its rows scaled by s."""
-        return self.base.recurrence().rows_scaled(self.factors)
+        return self.base.streaming_inverse().rows_scaled(self.factors)
 
     def leading(self, rounds: int) -> ColumnScaled:
         """The base's leading block with the same first T scales: norms over the *full* horizon are
@@ -241,12 +241,12 @@ class Toeplitz(ScaledToeplitz, kind="toeplitz"):
     def _correlation(self) -> Vector:
         return reciprocal(self.coefficients, self.rounds)
 
-    def settled_pair(self) -> tuple[Vector, Vector]:
+    def truncated_coefs(self) -> tuple[Vector, Vector]:
         """c and 1/c, cut where they have settled at 0."""
         c = trimmed(self.coefficients)
         return c, settled_reciprocal(c, self.rounds)
 
-    def recurrence(self) -> Recurrence:
+    def streaming_inverse(self) -> Recurrence:
         """C y = z solved forward: y_t = (z_t − Σ_j c_j y_{t−j})/c_0; keeps p − 1 past outputs."""
         c = trimmed(self.coefficients)
         return Recurrence(np.array([1.0 / c[0]]), c[1:] / c[0], self.scale)
@@ -287,12 +287,12 @@ class InverseToeplitz(ScaledToeplitz, kind="inverse-toeplitz"):
     def _correlation(self) -> Vector:
         return padded(self.coefficients, self.rounds)
 
-    def settled_pair(self) -> tuple[Vector, Vector]:
+    def truncated_coefs(self) -> tuple[Vector, Vector]:
         """1/h and h, cut where they have settled at 0."""
         h = trimmed(self.coefficients)
         return settled_reciprocal(h, self.rounds), h
 
-    def recurrence(self) -> Recurrence:
+    def streaming_inverse(self) -> Recurrence:
         """[C⁻¹z]_t = Σ_j h_j z_{t−j}; keeps nothing, draws q − 1 past z again."""
         return Recurrence(trimmed(self.coefficients), np.zeros(0), self.scale)
 
@@ -333,7 +333,7 @@ class Diagonal(ScaledToeplitz, kind="diagonal"):
     def _scale(self) -> Vector:
         return 1.0 / self.entries
 
-    def recurrence(self) -> Recurrence:
+    def streaming_inverse(self) -> Recurrence:
         """[C⁻¹z]_t = z_t / entries_t."""
         return Recurrence(np.ones(1), np.zeros(0), self.scale)
 

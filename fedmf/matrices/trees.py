@@ -51,7 +51,7 @@ class BlockTree(Dense, kind="block-tree"):
         inverse.setflags(write=False)
         return inverse
 
-    def recurrence(self) -> BlockSums:
+    def streaming_inverse(self) -> BlockSums:
         """Sums over blocks: ⌈log₂ n⌉ stored, one normal a round."""
         return self.sums
 
@@ -91,14 +91,14 @@ class KaryTree(Dense, kind="kary-tree"):
     @cached_property
     def inverse(self) -> Array:
         """C⁻¹, shape (n, n), of few entries."""
-        rows = self.recurrence()
+        rows = self.streaming_inverse()
         inverse = np.zeros((self.rounds, self.rounds))
         inverse[np.repeat(np.arange(self.rounds), np.diff(rows.first)), rows.inputs] = rows.weights
         inverse *= self.factors[:, None]
         inverse.setflags(write=False)
         return inverse
 
-    def recurrence(self) -> SparseRows:
+    def streaming_inverse(self) -> SparseRows:
         """z_t less the draws of the sub-blocks in the rest of its block: below 2 draws on
         average.
         """

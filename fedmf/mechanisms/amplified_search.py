@@ -11,7 +11,7 @@ from fedmf.accounting.sampling import (
     amplified_noise_of,
     approximate_noise_of,
 )
-from fedmf.matrices.factorization import Mechanism
+from fedmf.matrices.factorization import BuiltMechanism
 from fedmf.matrices.toeplitz import NotRepresentable
 from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.mechanisms.choice import MechanismChoice
@@ -33,7 +33,7 @@ def amplified_mechanism(
     epsilon: float,
     delta: float,
     objective: Objective = RMSE,
-) -> tuple[Mechanism, AmplifiedNoise]:
+) -> tuple[BuiltMechanism, AmplifiedNoise]:
     """The mechanism and its noise; bands and the real parameters that are not given are searched.
 
     Bands are powers of two or the most that the sampling allows, wider or narrower while the error
@@ -59,7 +59,7 @@ def amplified_mechanism(
     contract = participation if sampling == "balls-in-bins" else Participation(n, 1, n)
     widest = min(b if sampling == "balls-in-bins" else n // k, n)
     request = DesignRequest(contract, workload, objective, _TOLERANCE)
-    real = [free for free in choice.free if not free.parameter.integer]
+    real = [free for free in choice.searched if not free.parameter.integer]
     judged: dict[tuple[tuple[str, float], ...], float] = {}
     similar: AmplifiedNoise | None = None
 
@@ -82,7 +82,7 @@ def amplified_mechanism(
         return search(real, request, values, error)
 
     values = choice.params
-    if any(free.symbol == "bands" for free in choice.free):
+    if any(free.symbol == "bands" for free in choice.searched):
         bands = _best_bands(lambda p: error(completed({**values, "bands": p})), widest)
         values = {**values, "bands": bands}
     mechanism = choice.fixing(completed(values)).build(contract, workload, objective)

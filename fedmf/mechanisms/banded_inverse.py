@@ -23,7 +23,14 @@ from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import bifr
 from fedmf.mechanisms.design_cache import remembered
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError
-from fedmf.mechanisms.registry import BANDS, Family, Free, at_once, least_on, register
+from fedmf.mechanisms.registry import (
+    BANDS,
+    MechanismFamily,
+    SearchedParameter,
+    at_once,
+    least_on,
+    register,
+)
 from fedmf.participation import Participation
 
 # L-BFGS starts with a step of this length, short enough not to leave stable C⁻¹.
@@ -331,14 +338,14 @@ def _certified_blend(
 _inverse_optimum = remembered(banded_inverse, version=7)
 
 register(
-    Family(
+    MechanismFamily(
         "banded-inverse",
         "the best Toeplitz C with p bands in its inverse",
         lambda ask, v: _inverse_optimum(v["bands"], *ask.rated_target),
-        (Free(BANDS, at_once(lambda ask, v: min(_WIDEST, ask.rounds))),),
+        (SearchedParameter(BANDS, at_once(lambda ask, v: min(_WIDEST, ask.rounds))),),
         largest=1_000_000,
         largest_compared=1_000_000,
         optimized=True,
-        also=("bandinvmf", "band-inv-mf"),
+        aliases=("bandinvmf", "band-inv-mf"),
     )
 )

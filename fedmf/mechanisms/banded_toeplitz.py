@@ -27,11 +27,11 @@ from fedmf.mechanisms.registry import (
     Built,
     DesignRequest,
     Error,
-    Family,
-    Form,
-    Free,
+    MechanismFamily,
+    MechanismVariant,
     Option,
     Parameter,
+    SearchedParameter,
     Values,
     register,
     widths,
@@ -314,7 +314,7 @@ def _optimal_width(request: DesignRequest, values: Values, error: Error) -> floa
     return best
 
 
-def _tapered(form: Form, request: DesignRequest, lower: int, others: Values) -> Built:
+def _tapered(form: MechanismVariant, request: DesignRequest, lower: int, others: Values) -> Built:
     """The optimal banded Toeplitz C for separation b with its coefficients from b₀ on tapered to 0
     at p.
     """
@@ -325,15 +325,15 @@ def _tapered(form: Form, request: DesignRequest, lower: int, others: Values) -> 
 
 
 register(
-    Family(
+    MechanismFamily(
         "banded-toeplitz",
         "the best Toeplitz C with p bands",
         lambda ask, v: _optimized(v["bands"], *ask.target),
-        (Free(BANDS, _optimal_width),),
+        (SearchedParameter(BANDS, _optimal_width),),
         options=(STAMPS, Option(_TAPER, _tapered)),
         largest_compared=1_000_000,
         make_normalized=lambda ask, v: _jointly(v["bands"], *ask.target),
         optimized=True,
-        also=("bandmf", "band-mf"),
+        aliases=("bandmf", "band-mf"),
     )
 )

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedmf.matrices.factorization import Factorization, Mechanism, factorization_from_dict
+from fedmf.matrices.factorization import BuiltMechanism, Factorization, factorization_from_dict
 from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.mechanisms.objective import RMSE, Objective
-from fedmf.mechanisms.registry import Free, Values, build, form_of, names
+from fedmf.mechanisms.registry import SearchedParameter, Values, build, names, variant_of
 from fedmf.participation import Participation
 
 _GIVEN = "given"
@@ -37,7 +37,7 @@ class NamedMechanism:
     params: Mapping[str, float | int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        form = form_of(self.kind)
+        form = variant_of(self.kind)
         object.__setattr__(self, "kind", form.name)
         object.__setattr__(self, "params", form.checked(self.params, rounds=None))
 
@@ -50,10 +50,10 @@ class NamedMechanism:
         return self.kind
 
     @property
-    def free(self) -> tuple[Free, ...]:
+    def searched(self) -> tuple[SearchedParameter, ...]:
         """The parameters that are not given."""
         return tuple(
-            free for free in form_of(self.kind).family.free if free.symbol not in self.params
+            free for free in variant_of(self.kind).family.searched if free.symbol not in self.params
         )
 
     @property
@@ -61,8 +61,8 @@ class NamedMechanism:
         """What `build` takes: 0 for a formula, 1 for a search of its parameters, 2 for an optimiser
         of a few coefficients, 3 for one of all entries of C.
         """
-        family = form_of(self.kind).family
-        return 2 + family.entrywise if family.optimized else min(1, len(self.free))
+        family = variant_of(self.kind).family
+        return 2 + family.entrywise if family.optimized else min(1, len(self.searched))
 
     def fixing(self, values: Values) -> NamedMechanism:
         """The same with these parameters given too."""
@@ -73,7 +73,7 @@ class NamedMechanism:
         participation: Participation,
         workload: ToeplitzWorkload | None = None,
         objective: Objective = RMSE,
-    ) -> Mechanism:
+    ) -> BuiltMechanism:
         """As `build` does."""
         return build(self.kind, participation, workload, params=self.params, objective=objective)
 
@@ -120,7 +120,7 @@ class GivenFactorization:
         return {}
 
     @property
-    def free(self) -> tuple[Free, ...]:
+    def searched(self) -> tuple[SearchedParameter, ...]:
         """None."""
         return ()
 
@@ -143,7 +143,7 @@ class GivenFactorization:
         participation: Participation,
         workload: ToeplitzWorkload | None = None,
         objective: Objective = RMSE,
-    ) -> Mechanism:
+    ) -> BuiltMechanism:
         """C as it was given, whatever the workload and the objective."""
         for rounds in (
             participation.rounds,
@@ -154,7 +154,7 @@ class GivenFactorization:
                     f"n (rounds) must be as for the given C, {self.factorization.rounds}; got"
                     f" {rounds}. Construct C for this number of rounds."
                 )
-        return Mechanism(self.name, {}, self.factorization)
+        return BuiltMechanism(self.name, {}, self.factorization)
 
     def to_dict(self) -> dict[str, Any]:
         """{"kind": "given", "name", "factorization"}."""

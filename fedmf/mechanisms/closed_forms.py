@@ -22,9 +22,9 @@ from fedmf.mechanisms.registry import (
     FREE_BANDS,
     DesignRequest,
     Error,
-    Family,
-    Free,
+    MechanismFamily,
     Parameter,
+    SearchedParameter,
     Values,
     at_once,
     best_on_interval,
@@ -290,11 +290,11 @@ def _shifted(coefficients: Vector, shift: float) -> Vector:
     return (coefficients + shift) / (1.0 + shift)
 
 
-def _free_shift(reach: float) -> Free:
+def _free_shift(reach: float) -> SearchedParameter:
     """The interesting scale of c is where the last of p coefficients of order p^{−reach}
     vanishes.
     """
-    return Free(
+    return SearchedParameter(
         Parameter("c", "shift added to every coefficient"),
         best_on_interval(
             lambda n, p: (-1.0, 4.0) if p > 1 else (0.0, 0.0),
@@ -309,16 +309,18 @@ def _rate_power(request: DesignRequest, values: Values, error: Error) -> float:
     return best_on_interval(lambda n, p: (0.0, 1.0), lambda u, p: u)(request, values, error)
 
 
-_FREE_GAMMA = Free(
+_FREE_GAMMA = SearchedParameter(
     Parameter("gamma", "exponent of the workload"),
     best_on_interval(lambda n, p: (0.01, 1.0), lambda u, p: u),
 )
-_FREE_ALPHA = Free(Parameter("alpha", "power of the learning rates in the columns"), _rate_power)
-_FREE_LAMBDA = Free(
+_FREE_ALPHA = SearchedParameter(
+    Parameter("alpha", "power of the learning rates in the columns"), _rate_power
+)
+_FREE_LAMBDA = SearchedParameter(
     Parameter("lambda", "share of the last round's noise that is taken back"),
     best_on_interval(lambda n, p: (0.0, math.log(10.0 * n)), lambda u, p: -math.expm1(-u)),
 )
-_FREE_NU = Free(
+_FREE_NU = SearchedParameter(
     Parameter("nu", "damping of the square root"),
     best_on_interval(lambda n, p: (math.log(1e-3 / n), 0.0), lambda u, p: math.exp(u)),
 )
@@ -335,51 +337,57 @@ def _inverse(request: DesignRequest, values: Values) -> Factorization:
 
 
 register(
-    Family(
+    MechanismFamily(
         "identity",
         "independent noise of one size, as in DP-FedAvg",
         lambda ask, v: identity(ask.rounds),
         compares_normalized=False,
-        also=("dp-sgd", "dp-fedavg", "independent"),
+        aliases=("dp-sgd", "dp-fedavg", "independent"),
     ),
-    Family("square-root", "the square root of the workload", _inverse),
-    Family("bsr", "the first p coefficients of the square root", _power, (FREE_BANDS,)),
-    Family(
+    MechanismFamily("square-root", "the square root of the workload", _inverse),
+    MechanismFamily("bsr", "the first p coefficients of the square root", _power, (FREE_BANDS,)),
+    MechanismFamily(
         "bisr",
         "the first p coefficients of the inverse square root, as an inverse",
         _inverse,
         (FREE_BANDS,),
     ),
-    Family("bifr", "bisr with another exponent than 1/2", _inverse, (FREE_BANDS, _FREE_GAMMA)),
-    Family("bfr", "bsr with another exponent than 1/2", _power, (FREE_BANDS, _FREE_GAMMA)),
-    Family(
+    MechanismFamily(
+        "bifr", "bisr with another exponent than 1/2", _inverse, (FREE_BANDS, _FREE_GAMMA)
+    ),
+    MechanismFamily("bfr", "bsr with another exponent than 1/2", _power, (FREE_BANDS, _FREE_GAMMA)),
+    MechanismFamily(
         "rated-bfr",
         "bfr with columns scaled by a power of the learning rates",
         lambda ask, v: rated_power(ask.workload, v["gamma"], v["bands"], v["alpha"]),
-        (Free(BANDS, at_once(lambda ask, v: ask.separation)), _FREE_GAMMA, _FREE_ALPHA),
+        (
+            SearchedParameter(BANDS, at_once(lambda ask, v: ask.separation)),
+            _FREE_GAMMA,
+            _FREE_ALPHA,
+        ),
         largest=131_072,
         largest_compared=16_384,
     ),
-    Family(
+    MechanismFamily(
         "cgd",
         "takes back a share of the last round's noise",
         lambda ask, v: cgd(v["lambda"], ask.rounds),
         (_FREE_LAMBDA,),
-        also=("lambda-cgd",),
+        aliases=("lambda-cgd",),
     ),
-    Family(
+    MechanismFamily(
         "nu-ftrl",
         "the square root, damped",
         lambda ask, v: damped_root(ask.workload, v["nu"]),
         (_FREE_NU,),
     ),
-    Family(
+    MechanismFamily(
         "one-parameter",
         "coefficients 1/i + c",
         lambda ask, v: one_parameter(v["c"], v["bands"], ask.rounds),
         (FREE_BANDS, _free_shift(1.0)),
     ),
-    Family(
+    MechanismFamily(
         "shifted-root",
         "coefficients of the square root plus c",
         lambda ask, v: shifted_root(ask.workload, v["c"], v["bands"]),

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
 from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.choice import MechanismChoice, NamedMechanism
 from fedmf.mechanisms.design_cache import THREAD_LIMITS, single_threaded
 from fedmf.mechanisms.objective import Objective, errors
 from fedmf.mechanisms.registry import (
-    Mechanism,
+    BuiltMechanism,
     accepted_parameters,
     check_rounds,
-    form_of,
     names_to_compare,
     optional_parameters,
+    variant_of,
 )
 from fedmf.participation import Participation
 
@@ -201,7 +201,7 @@ def _compared(queries: ToeplitzWorkload, sampling: str, all_mechanisms: bool) ->
     return (
         names
         if sampling == "none"
-        else [name for name in names if form_of(name).family.name == name]
+        else [name for name in names if variant_of(name).family.name == name]
     )
 
 
@@ -224,7 +224,7 @@ def _choices(
     for name in asked:
         if isinstance(name, str):
             share = {symbol: params[symbol] for symbol in params if symbol in taken[name]}
-            choices.append(NamedMechanism(name, form_of(name).checked(share, rounds)))
+            choices.append(NamedMechanism(name, variant_of(name).checked(share, rounds)))
         else:
             choices.append(name)
     return choices
@@ -302,7 +302,7 @@ class _Table:
         limit = self.memory_vectors
         if limit is None:
             return self.unlimited_row(choice)
-        size = next((free.symbol for free in choice.free if free.symbol in _SIZES), None)
+        size = next((free.symbol for free in choice.searched if free.symbol in _SIZES), None)
         row = self.unlimited_row(choice)
         if row["memory_vectors"] > limit and size and limit + _SIZES[size] >= 1:
             row = self.unlimited_row(choice.fixing({size: limit + _SIZES[size]}))
@@ -342,12 +342,12 @@ class _Table:
     def unlimited_row(self, choice: MechanismChoice) -> Row:
         mechanism = choice.build(self.participation, self.queries, self.objective)
         return self.described(
-            mechanism, stated_sensitivity(mechanism.factorization, self.participation), 1.0
+            mechanism, sensitivity_of(mechanism.factorization, self.participation), 1.0
         )
 
-    def described(self, mechanism: Mechanism, stated: Sensitivity, sigma: float) -> Row:
+    def described(self, mechanism: BuiltMechanism, stated: Sensitivity, sigma: float) -> Row:
         error = errors(mechanism.factorization, self.queries, stated, sigma, self.objective)
-        stream = mechanism.factorization.recurrence()
+        stream = mechanism.factorization.streaming_inverse()
         return {
             "mechanism": mechanism.name,
             "params": mechanism.params,

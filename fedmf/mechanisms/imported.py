@@ -9,13 +9,13 @@ import numpy as np
 
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.factorization import Dense, Factorization
-from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedStrategy:
     """A strategy of another library.
 
     Args:
@@ -42,7 +42,7 @@ class Imported:
 
 def import_strategy(
     strategy: Any, participation: Participation, stated: float | None = None
-) -> Imported:
+) -> ImportedStrategy:
     """Compute the sensitivity of another library's strategy matrix.
 
     Args:
@@ -81,4 +81,4 @@ def import_strategy(
                 f" {values.shape}."
             )
         made = Toeplitz(values, n) if values.ndim == 1 else Dense(values)
-    return Imported(made, stated_sensitivity(made, participation), stated)
+    return ImportedStrategy(made, sensitivity_of(made, participation), stated)

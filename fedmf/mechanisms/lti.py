@@ -17,9 +17,9 @@ from fedmf.matrices.series import check_count, fft_size, frozen_vector
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.mechanisms.registry import (
     DesignRequest,
-    Family,
-    Free,
+    MechanismFamily,
     Parameter,
+    SearchedParameter,
     Values,
     at_once,
     register,
@@ -266,8 +266,10 @@ def _spectrum(eigenvalues: ArrayLike, learning_rate: float) -> tuple[Vector, Vec
 
 
 # A curvature that was given belongs to the spectrum.
-def _curvature(symbol: str, meaning: str, rule: Callable[[DesignRequest, Values], float]) -> Free:
-    return Free(Parameter(symbol, meaning, above=0.0), at_once(rule))
+def _curvature(
+    symbol: str, meaning: str, rule: Callable[[DesignRequest, Values], float]
+) -> SearchedParameter:
+    return SearchedParameter(Parameter(symbol, meaning, above=0.0), at_once(rule))
 
 
 FREE_SPECTRUM = (
@@ -288,13 +290,13 @@ _EIGENVALUES = Parameter(
 )
 
 register(
-    Family(
+    MechanismFamily(
         "quadratic-lti",
         "the best Toeplitz C for the last iterate on a quadratic",
         lambda ask, v: geometric_lti(
             ask.rounds, v["mu"], v["smoothness"], v["eta"], v["eigenvalues"]
         ),
-        (*FREE_SPECTRUM, Free(_EIGENVALUES, at_once(lambda ask, v: 16))),
+        (*FREE_SPECTRUM, SearchedParameter(_EIGENVALUES, at_once(lambda ask, v: 16))),
         largest=1_000_000,
         largest_compared=0,
     )

@@ -241,10 +241,10 @@ def errors(
         ValueError: σ is not positive and finite, or the workload is shorter than the horizon.
 
     >>> from fedmf.mechanisms.closed_forms import identity
-    >>> from fedmf.matrices.sensitivity import stated_sensitivity
+    >>> from fedmf.matrices.sensitivity import sensitivity_of
     >>> from fedmf.participation import Participation
     >>> from fedmf.matrices.workload import prefix
-    >>> errors(identity(4), prefix(4), stated_sensitivity(identity(4), Participation(4, 2, 2)))
+    >>> errors(identity(4), prefix(4), sensitivity_of(identity(4), Participation(4, 2, 2)))
     Errors(rmse=2.2360679774997..., max_se=2.8284271247461..., objective=2.2360679774997...)
     """
     if not 0 < noise_multiplier < float("inf"):
@@ -301,7 +301,7 @@ class QuickError:
         Raises:
             NotRepresentable: C or its inverse overflows.
         """
-        pair = strategy.settled_pair() if self._settles else None
+        pair = strategy.truncated_coefs() if self._settles else None
         if pair is not None:
             with np.errstate(over="ignore", invalid="ignore"):
                 error = self._variance(pair[1]) * self._square(pair[0])

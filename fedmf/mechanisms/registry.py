@@ -17,13 +17,13 @@ from typing import Any, Final
 import numpy as np
 
 from fedmf.matrices.factorization import (
+    BuiltMechanism,
     Factorization,
-    Mechanism,
     NotRepresentable,
     Stamped,
     normalized,
 )
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.design_cache import remembered_parameters
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError, errors
@@ -139,7 +139,7 @@ class DesignRequest:
 
     def stated_error(self, C: Factorization) -> float:
         """The objective of C with its stated sensitivity."""
-        stated = stated_sensitivity(C, self.participation)
+        stated = sensitivity_of(C, self.participation)
         return errors(C, self.workload, stated, objective=self.objective).objective
 
     @property
@@ -165,7 +165,7 @@ Choose = Callable[[DesignRequest, Values, Error], float]
 
 
 @dataclass(frozen=True)
-class Free:
+class SearchedParameter:
     """A parameter of one family with the way its value is chosen where none is given."""
 
     parameter: Parameter
@@ -178,7 +178,10 @@ class Free:
 
 
 def search(
-    free: Sequence[Free], request: DesignRequest, given: Values, error: Callable[[Values], float]
+    free: Sequence[SearchedParameter],
+    request: DesignRequest,
+    given: Values,
+    error: Callable[[Values], float],
 ) -> Values:
     """The given parameters with the free ones, chosen for the least error.
 
@@ -266,7 +269,7 @@ def _best_width(request: DesignRequest, values: Values, error: Error) -> float:
 BANDS: Final = Parameter(
     "bands", "number of diagonals of C or of its inverse", integer=True, letter="p"
 )
-FREE_BANDS: Final = Free(BANDS, _best_width)
+FREE_BANDS: Final = SearchedParameter(BANDS, _best_width)
 
 
 @dataclass(frozen=True)
@@ -279,21 +282,21 @@ class Option:
     """
 
     parameter: Parameter
-    build: Callable[[Form, DesignRequest, int, Values], Built]
+    build: Callable[[MechanismVariant, DesignRequest, int, Values], Built]
 
 
 Make = Callable[[DesignRequest, Values], Factorization]
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class MechanismFamily:
     """One mechanism, complete: everything that any part of the package asks about it.
 
     Args:
         name: as on the command line.
         meaning: in one line.
         make: C from the request and a value for each free parameter.
-        free: the parameters, in the order in which they are chosen where they are not given.
+        searched: the parameters, in the order in which they are chosen where they are not given.
         options: parameters that are never searched.
         largest: the largest n it is built for by name.
         largest_compared: the largest n at which a comparison of all mechanisms includes it; 0 for
@@ -303,14 +306,14 @@ class Family:
         optimized: whether an optimiser or a matrix of n² entries makes it, rather than a formula.
         entrywise: whether the optimiser moves every entry of C, which takes longest.
         compares_normalized: whether a comparison includes that form.
-        also: what others call it; these names are understood wherever its own is, and written
+        aliases: what others call it; these names are understood wherever its own is, and written
             nowhere.
     """
 
     name: str
     meaning: str
     make: Make
-    free: tuple[Free, ...] = ()
+    searched: tuple[SearchedParameter, ...] = ()
     options: tuple[Option, ...] = field(default_factory=lambda: (STAMPS,))
     largest: int = LARGEST_HORIZON
     largest_compared: int = LARGEST_HORIZON
@@ -318,12 +321,12 @@ class Family:
     optimized: bool = False
     entrywise: bool = False
     compares_normalized: bool = True
-    also: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
     @property
-    def plain(self) -> Form:
+    def plain(self) -> MechanismVariant:
         """C as it is made."""
-        return Form(self, False)
+        return MechanismVariant(self, False)
 
     def parameter(self, symbol: str, name: str, value: object) -> Parameter:
         """The free or optional parameter of this symbol.
@@ -336,11 +339,11 @@ class Family:
         Raises:
             ValueError: the mechanism has none.
         """
-        known = [part.parameter for part in (*self.free, *self.options)]
+        known = [part.parameter for part in (*self.searched, *self.options)]
         for parameter in known:
             if parameter.symbol == symbol:
                 return parameter
-        takes = ", ".join(free.symbol for free in self.free) or "none"
+        takes = ", ".join(free.symbol for free in self.searched) or "none"
         nearest = difflib.get_close_matches(
             symbol, [parameter.symbol for parameter in known], 1, 0.5
         )
@@ -351,10 +354,10 @@ class Family:
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class MechanismVariant:
     """A family with plain or with normalised columns: what a name stands for."""
 
-    family: Family
+    family: MechanismFamily
     normalized: bool
 
     @property
@@ -425,15 +428,17 @@ class Form:
                 f"Use bisr or banded-toeplitz, which go up to n={LARGEST_HORIZON}."
             )
         values = self.checked(given, request.rounds)
-        free = [part for part in self.family.free if part.symbol not in values]
+        free = [part for part in self.family.searched if part.symbol not in values]
         if free:
             searched_for = self.name, _SEARCH, request, dict(values)
             values = remembered_parameters(searched_for, lambda: self.best(free, request, values))
-        return {part.symbol: values[part.symbol] for part in self.family.free}, self.make(
+        return {part.symbol: values[part.symbol] for part in self.family.searched}, self.make(
             request, values
         )
 
-    def best(self, free: Sequence[Free], request: DesignRequest, given: Values) -> Values:
+    def best(
+        self, free: Sequence[SearchedParameter], request: DesignRequest, given: Values
+    ) -> Values:
         """The given parameters with the free ones, chosen for the least error.
 
         Beyond n = 4096, where an error with normalised columns takes long, bands are chosen for
@@ -454,7 +459,7 @@ class Form:
         return search(free, request, given, error)
 
 
-def _stamped(form: Form, request: DesignRequest, stamps: int, others: Values) -> Built:
+def _stamped(form: MechanismVariant, request: DesignRequest, stamps: int, others: Values) -> Built:
     """s blocks of m = ⌈n/s⌉ rounds, each built for the first m queries and what a user can do in m
     rounds.
     """
@@ -479,10 +484,10 @@ STAMPS: Final = Option(
     Parameter("stamps", "how often a C for n/s rounds is repeated", integer=True, letter="s"),
     _stamped,
 )
-_FAMILIES: dict[str, Family] = {}
+_FAMILIES: dict[str, MechanismFamily] = {}
 
 
-def register(*families: Family) -> None:
+def register(*families: MechanismFamily) -> None:
     """Enter mechanisms: names, `build`, tables and tests find them from then on.
 
     Raises:
@@ -497,7 +502,7 @@ def register(*families: Family) -> None:
     _forms.cache_clear()
 
 
-def families() -> list[Family]:
+def families() -> list[MechanismFamily]:
     """Every mechanism, formulas before optimisers.
 
     >>> [family.name for family in families()][:3]
@@ -517,8 +522,12 @@ def _load() -> None:
 
 
 @cache
-def _forms() -> dict[str, Form]:
-    forms = [Form(family, normalized) for normalized in (False, True) for family in families()]
+def _forms() -> dict[str, MechanismVariant]:
+    forms = [
+        MechanismVariant(family, normalized)
+        for normalized in (False, True)
+        for family in families()
+    ]
     return {form.name: form for form in forms}
 
 
@@ -549,22 +558,22 @@ def own_name(name: str) -> str:
     """
     spelt = name.lower().replace("_", "-")
     prefix, plain = ("normalized-", spelt[11:]) if spelt.startswith("normalized-") else ("", spelt)
-    known = prefix + next((family.name for family in families() if plain in family.also), plain)
+    known = prefix + next((family.name for family in families() if plain in family.aliases), plain)
     return known if known in _forms() else name
 
 
-def form_of(name: str) -> Form:
+def variant_of(name: str) -> MechanismVariant:
     """What a name, or what others call it, stands for.
 
     Raises:
         ValueError: unknown name.
 
-    >>> form_of("normalized-bsr").family.meaning
+    >>> variant_of("normalized-bsr").family.meaning
     'the first p coefficients of the square root'
     """
     form = _forms().get(own_name(name))
     if form is None:
-        known = [*names(), *(other for family in families() for other in family.also)]
+        known = [*names(), *(other for family in families() for other in family.aliases)]
         fix = "".join(
             f"Did you mean {near!r}? " for near in difflib.get_close_matches(name, known, 1, 0.5)
         )
@@ -584,7 +593,7 @@ def accepted_parameters(name: str) -> list[str]:
     >>> accepted_parameters("bifr")
     ['bands', 'gamma']
     """
-    return [free.symbol for free in form_of(name).family.free]
+    return [free.symbol for free in variant_of(name).family.searched]
 
 
 def optional_parameters(name: str) -> list[str]:
@@ -597,7 +606,7 @@ def optional_parameters(name: str) -> list[str]:
     >>> optional_parameters("banded-toeplitz")
     ['stamps', 'taper']
     """
-    return [option.parameter.symbol for option in form_of(name).family.options]
+    return [option.parameter.symbol for option in variant_of(name).family.options]
 
 
 def parameters() -> dict[str, Parameter]:
@@ -606,7 +615,7 @@ def parameters() -> dict[str, Parameter]:
     >>> parameters()["nu"].meaning, parameters()["buffers"].integer
     ('damping of the square root', True)
     """
-    searched = [free.parameter for family in families() for free in family.free]
+    searched = [free.parameter for family in families() for free in family.searched]
     optional = [option.parameter for family in families() for option in family.options]
     return {parameter.symbol: parameter for parameter in (*searched, *optional)}
 
@@ -631,7 +640,7 @@ def build(
     bands: int | None = None,
     params: Mapping[str, float | int] | None = None,
     objective: Objective = RMSE,
-) -> Mechanism:
+) -> BuiltMechanism:
     """The mechanism of this name; parameters not given minimise its error (sensitivity included).
 
     Args:
@@ -651,13 +660,13 @@ def build(
     >>> build("bsr", Participation(64, 2, 32)).params
     {'bands': 32}
     """
-    form = form_of(name)
+    form = variant_of(name)
     n = participation.rounds
     check_rounds(n)
     workload = prefix(n) if workload is None else workload
     if workload.rounds != n:
         raise ValueError(f"A (workload) must have n={n} rounds, as C has; got {workload.rounds}.")
     given = {**({} if bands is None else {"bands": bands}), **(params or {})}
-    return Mechanism(
+    return BuiltMechanism(
         form.name, *form.build(DesignRequest(participation, workload, objective), given)
     )

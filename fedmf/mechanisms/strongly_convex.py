@@ -28,7 +28,13 @@ from fedmf.matrices.series import check_count, reciprocal
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.mechanisms.design_cache import remembered, single_threaded
 from fedmf.mechanisms.lti import FREE_SPECTRUM, graded_quadrature, mean_power, minimum_phase
-from fedmf.mechanisms.registry import Family, Free, Parameter, at_once, register
+from fedmf.mechanisms.registry import (
+    MechanismFamily,
+    Parameter,
+    SearchedParameter,
+    at_once,
+    register,
+)
 
 _ALTERNATIONS = 100
 _MOST_LAGS = 32
@@ -303,7 +309,7 @@ _LAGS = Parameter("lags", "multipliers on each side", integer=True, lowest=0, hi
 _VARIANCE = Parameter("variance", "of the stochastic gradients, where that of the noise is 1")
 
 register(
-    Family(
+    MechanismFamily(
         "strongly-convex-lti",
         "the Toeplitz C of least proven bound for the last iterate on strongly convex functions",
         lambda ask, v: _strongly_convex(
@@ -311,8 +317,8 @@ register(
         ),
         (
             *FREE_SPECTRUM,
-            Free(_LAGS, at_once(lambda ask, v: 8)),
-            Free(_VARIANCE, at_once(lambda ask, v: 0)),
+            SearchedParameter(_LAGS, at_once(lambda ask, v: 8)),
+            SearchedParameter(_VARIANCE, at_once(lambda ask, v: 0)),
         ),
         largest=1_000_000,
         largest_compared=0,

@@ -5,9 +5,9 @@ from typing import Final
 from fedmf.models.architecture import Architecture
 from fedmf.models.attention import Transformer
 from fedmf.models.convolutional import Cnn, ResNet18
-from fedmf.models.dense import Logistic, Mlp, mlp
 from fedmf.models.flat_model import FlatModel
 from fedmf.models.lora import LogitsOf, with_lora
+from fedmf.models.mlp import Logistic, Mlp, mlp
 from fedmf.models.recurrent import Lstm
 from fedmf.values import by_kind
 

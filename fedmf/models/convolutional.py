@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import nn
 
 from fedmf.models.architecture import Architecture, Layers, Residual, check_image
-from fedmf.models.dense import Mlp, dense
+from fedmf.models.mlp import Mlp, dense
 
 
 @dataclass(frozen=True)

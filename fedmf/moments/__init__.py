@@ -17,9 +17,9 @@ from fedmf.moments.methods import (
     MomentMethod,
     jme,
 )
+from fedmf.moments.moment_stream import MomentStream, NoisyMomentSums, RunningMoments
 from fedmf.moments.noisy_moments import NoisyMoments
 from fedmf.moments.ratio import fieller
-from fedmf.moments.stream import MomentRelease, MomentStream, RunningMoments
 from fedmf.moments.weights import AIMS, Goal, best_pair, weight_for
 
 __all__ = [
@@ -33,8 +33,8 @@ __all__ = [
     "Goal",
     "MomentMechanism",
     "MomentMethod",
-    "MomentRelease",
     "MomentStream",
+    "NoisyMomentSums",
     "NoisyMoments",
     "PrivateGaussian",
     "RunningMoments",

@@ -18,7 +18,7 @@ from fedmf.clipping.row_features import NEAR
 from fedmf.matrices.factorization import Factorization, factorization_from_dict
 from fedmf.matrices.joint_sensitivity import UserRange, free_weight, joint_sensitivity
 from fedmf.matrices.second_moment import SecondMoment
-from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
 from fedmf.noise.units import NOTHING, Part, Rounding, calibrated
 from fedmf.participation import Participation
 from fedmf.release.private_stream import MOST_ROWS, RowPlan
@@ -244,9 +244,7 @@ class MomentMechanism:
         if self.method.second_noise:
             second, second_std = self.second_noise
             ratio = second_std / self.first_std / zeta
-            moved = (
-                NEAR * math.sqrt(moment.size) * stated_sensitivity(second, self.participation).value
-            )
+            moved = NEAR * math.sqrt(moment.size) * sensitivity_of(second, self.participation).value
             parts.append(Part(second, moment.size, MOST_ROWS, ratio, moved))
         sensitivity = self.first_std / zeta / self.noise_multiplier
         std, rounding = calibrated(parts, sensitivity, self.noise_multiplier)
@@ -341,10 +339,7 @@ def default_weight(
     With R = sens(C₁)²/(ζ² sens(C₂)²): free_weight·R for replace-one. Under zero-out nothing is
     free, s² = ζ² sens(C₁)² + λζ⁴ sens(C₂)² at most, and λ = R gives each moment half of it.
     """
-    ratio = (
-        stated_sensitivity(first, participation).value
-        / stated_sensitivity(second, participation).value
-    )
+    ratio = sensitivity_of(first, participation).value / sensitivity_of(second, participation).value
     free = free_weight(users.dimension) if users.adjacency == "replace-one" else 1.0
     return free * (ratio / users.norm_bound) ** 2
 
@@ -383,7 +378,7 @@ def _ime(
         zeta * (2 if both else 1),
         zeta**2 * (math.sqrt(2) if both and users.dimension > 1 else 1),
     )
-    s_1, s_2 = (stated_sensitivity(C, participation) for C in (first, second))
+    s_1, s_2 = (sensitivity_of(C, participation) for C in (first, second))
     tau_1 = s_1.value * reach[0] * sigma / math.sqrt(share)
     tau_2 = s_2.value * reach[1] * sigma / math.sqrt(1 - share)
     exact = s_1.kind == s_2.kind == "exact"
@@ -407,7 +402,7 @@ def _alone(
     first: Factorization, participation: Participation, users: UserRange, norm: float, sigma: float
 ) -> tuple[float, Sensitivity]:
     """τ of one mechanism for vectors of at most this norm."""
-    alone = stated_sensitivity(first, participation)
+    alone = sensitivity_of(first, participation)
     s = replace(alone, value=alone.value * (norm * (2 if users.adjacency == "replace-one" else 1)))
     return s.value * sigma, s
 

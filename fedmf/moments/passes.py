@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fedmf.noise.loops import compiled
+from fedmf.noise.jit import compiled
 
 #: Columns of a few rows that stay in the fastest cache.
 _NEAR: Final = 1 << 9

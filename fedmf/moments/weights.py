@@ -14,7 +14,7 @@ import numpy as np
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.matrices.second_moment import SecondMoment
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.mechanisms.objective import query_variances
 from fedmf.moments.methods import MomentMechanism, default_weight, jme
@@ -87,7 +87,7 @@ def _within_growth(
     from scipy.optimize import brentq
 
     reach = 2 if users.adjacency == "replace-one" else 1
-    most = _GROWTH * reach * users.norm_bound * stated_sensitivity(first, participation).value
+    most = _GROWTH * reach * users.norm_bound * sensitivity_of(first, participation).value
     start = math.log(default_weight(first, second, participation, users))
 
     def excess(log_weight: float) -> float:

@@ -37,8 +37,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from fedmf.matrices.arrays import Array
+from fedmf.noise.jit import compiled, jit_contract, jit_inline
 from fedmf.noise.key import NONCE_BYTES, Domain, NoiseKey, more_bits_nonce, nonce
-from fedmf.noise.loops import compiled, fusing, part
 from fedmf.noise.schedule import KeySchedule
 
 BLOCK: Final = 8
@@ -131,7 +131,7 @@ _float = _same_bits(types.uint64, types.float64)
 _integer = _same_bits(types.float64, types.int64)
 
 
-@fusing
+@jit_contract
 def _as_float(word: Any, less: Any) -> Any:
     """word − less, rounded once, for a multiple of 2³²: not every processor converts words in
     vectors.
@@ -140,7 +140,7 @@ def _as_float(word: Any, less: Any) -> Any:
     return high + _float((word & _LOW_WORD) | _TWO_52)
 
 
-@fusing
+@jit_contract
 def _radius(word: Any) -> Any:
     """√(−2 ln U), U = (word + ½)/2⁶⁴."""
     near_one = word >= _NEAR_ONE
@@ -157,7 +157,7 @@ def _radius(word: Any) -> Any:
     return np.sqrt((s * log - exponent * (2.0 * _LN2_LOW)) - exponent * (2.0 * _LN2))
 
 
-@fusing
+@jit_contract
 def _direction(word: Any) -> Any:
     """(cos φ, sin φ), φ = 2π(word + ½)/2⁶⁴: the first bits are the quadrant, the others |x| < ½ of
     it.
@@ -252,7 +252,7 @@ def round_normals(words: Any, scale: Any, k: Any, open_places: Any) -> Any:
 # Numbers held as unevaluated sums (high, low) of two float64, good to 2⁻⁹⁸ of the larger operand.
 
 
-@part
+@jit_inline
 def _add(a: Any, b: Any) -> Any:
     total = a[0] + b[0]
     back = total - a[0]
@@ -261,7 +261,7 @@ def _add(a: Any, b: Any) -> Any:
     return high, error - (high - total)
 
 
-@part
+@jit_inline
 def _multiply(a: Any, b: Any) -> Any:
     product = a[0] * b[0]
     a_high = a[0] * 134217729.0
@@ -276,7 +276,7 @@ def _multiply(a: Any, b: Any) -> Any:
     return high, error - (high - product)
 
 
-@part
+@jit_inline
 def _divide(a: Any, b: Any) -> Any:
     quotient = a[0] / b[0]
     rest = _add(a, _multiply((-quotient, 0.0), b))[0] / b[0]
@@ -284,14 +284,14 @@ def _divide(a: Any, b: Any) -> Any:
     return high, rest - (high - quotient)
 
 
-@part
+@jit_inline
 def _pair_of_word(word: Any, less: Any, plus: Any) -> Any:
     """word − less + plus."""
     high = np.float64(word >> _HALF_WORD) * 2.0**32 - less
     return _add((high, 0.0), (np.float64(word & _LOW_WORD) + plus, 0.0))
 
 
-@part
+@jit_inline
 def _radius_pair(word: Any) -> Any:
     """√(−2 ln U) as a pair: the logarithm by its series in s = (m − 1)/(m + 1), U = m·2ᵉ, 0.7 < m <
     1.42.
@@ -317,7 +317,7 @@ def _radius_pair(word: Any) -> Any:
     return _add((root, 0.0), (rest / (2.0 * root), 0.0))
 
 
-@part
+@jit_inline
 def _direction_pair(word: Any, sine: Any) -> Any:
     """cos φ, or sin φ where ``sine`` is 1, as a pair: Taylor's series in the quadrant."""
     unit = (_HALF_PI * 2.0**-64, _HALF_PI_LOW * 2.0**-64)
@@ -454,7 +454,7 @@ class Innovations:
             block: of the first column.
             k: shape (rows, whole blocks), at most `WORDS` columns, contiguous; set.
         """
-        openings = self.keys.eras(rounds)
+        openings = self.keys.opening_indices(rounds)
         width = k.shape[1]
         first = 0
         while first < len(rounds):

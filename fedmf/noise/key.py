@@ -34,7 +34,7 @@ _PART: Final = 1 << 30
 class Domain(IntEnum):
     """What the noise is for; different domains never share a keystream block.
 
-    >>> Domain.of_part("norms") == Domain.of_part("norms") != Domain.of_part("counts")
+    >>> Domain.of_statistic("norms") == Domain.of_statistic("norms") != Domain.of_statistic("counts")
     True
     """
 
@@ -44,7 +44,7 @@ class Domain(IntEnum):
     COHORTS = 4
 
     @classmethod
-    def of_part(cls, name: str) -> Self:
+    def of_statistic(cls, name: str) -> Self:
         """That of a quantity which has a name and no number: 30 bits of its name's SHA-256."""
         digest = hashlib.sha256(b"fedmf part: " + name.encode()).digest()
         return cls(_PART | int.from_bytes(digest[:4], "little") % _PART)
@@ -230,18 +230,18 @@ class NoiseKey:
         info = _SUBKEY_LABEL + purpose.encode()
         return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(self.__secret)
 
-    def opening(self, fresh: bytes) -> NoiseKey:
+    def opening(self, salt: bytes) -> NoiseKey:
         """The key of the noise that one opening of a run adds; a public key has no other than
         itself.
 
         Args:
-            fresh: random bytes of the opening, which no two openings share.
+            salt: random bytes of the opening, which no two openings share.
 
         Guarantees:
             Keys of different openings are independent for anyone who cannot tell HMAC-SHA256 from a
             random function, as for `subkey`.
         """
-        return self if self._public else NoiseKey(self.subkey("opening " + fresh.hex()))
+        return self if self._public else NoiseKey(self.subkey("opening " + salt.hex()))
 
     def cohort_seed(self) -> int:
         """The 256-bit seed of random cohorts: a keystream that no noise uses.

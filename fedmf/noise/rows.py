@@ -33,7 +33,7 @@ from fedmf.matrices.streaming_inverse import (
     StreamingInverse,
     closed_levels,
 )
-from fedmf.noise.loops import compiled, part
+from fedmf.noise.jit import compiled, jit_inline
 
 Integers = NDArray[np.int64]
 Tables = tuple[Any, ...]
@@ -49,7 +49,7 @@ _FEWEST_COLUMNS: Final = 1 << 9
 _MOST_COLUMNS: Final = 1 << 15
 
 
-@part
+@jit_inline
 def _subtract(k, past, x):
     """x = k − rint(past), in integers."""
     for j in range(past.size):

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, Self, final
 from fedmf.noise.key import NoiseKey
 
 #: Random bits of an opening.
-FRESH_BYTES: Final = 32
+SALT_BYTES: Final = 32
 _DIGEST_LABEL: Final = b"fedmf key schedule, version 1\x00"
 
 
@@ -20,7 +20,7 @@ class OpeningRecord(Protocol):
     """What keeps the openings of a run or stream: its ledger.
 
     An opening has a ``first_round``, which came next when it was made, and 32 random bytes,
-    ``fresh``.
+    ``salt``.
     """
 
     def openings(self) -> Sequence[Any]:
@@ -56,7 +56,7 @@ class KeySchedule:
 
     >>> schedule = KeySchedule(NoiseKey(bytes(32)), [(0, bytes(32))], released=5)
     >>> schedule.open(5, bytes([1] * 32))
-    >>> schedule.eras([5, 4, 3]), schedule.key_of(4) == schedule.key_of(5)
+    >>> schedule.opening_indices([5, 4, 3]), schedule.key_of(4) == schedule.key_of(5)
     ([1, 0, 0], False)
     """
 
@@ -65,11 +65,11 @@ class KeySchedule:
     ) -> None:
         self.root = root
         self._first: list[int] = []
-        self._fresh: list[bytes] = []
+        self._salt: list[bytes] = []
         self._keys: dict[int, NoiseKey] = {}
         self._sealed: int | None = released
-        for first, fresh in openings:
-            self._append(first, fresh)
+        for first, salt in openings:
+            self._append(first, salt)
         if self._first and self._first[-1] > released:
             raise ValueError(
                 f"first_round (of an opening) must be at most {released}, the rounds released; "
@@ -87,7 +87,7 @@ class KeySchedule:
         """
         schedule = cls(key, [], 0)
         schedule._first = [0]
-        schedule._fresh = [b""]
+        schedule._salt = [b""]
         schedule._sealed = None
         schedule._keys[0] = key
         return schedule
@@ -101,32 +101,32 @@ class KeySchedule:
     def of_record(cls, root: NoiseKey, record: OpeningRecord, released: int) -> Self:
         """The schedule that a record holds, after so many rounds."""
         return cls(
-            root, [(opening.first_round, opening.fresh) for opening in record.openings()], released
+            root, [(opening.first_round, opening.salt) for opening in record.openings()], released
         )
 
-    def _append(self, first: int, fresh: bytes) -> None:
+    def _append(self, first: int, salt: bytes) -> None:
         least = self._first[-1] if self._first else 0
         if first < least or (first > 0 and not self._first):
             wanted = f"at least {least}" if self._first else "0 for the first"
             raise ValueError(f"first_round (of an opening) must be {wanted}; got {first!r}.")
-        if len(fresh) != FRESH_BYTES:
+        if len(salt) != SALT_BYTES:
             raise ValueError(
-                f"fresh (bytes of an opening) must be {FRESH_BYTES} bytes; got {len(fresh)}."
+                f"salt (bytes of an opening) must be {SALT_BYTES} bytes; got {len(salt)}."
             )
         self._first.append(first)
-        self._fresh.append(fresh)
+        self._salt.append(salt)
 
     @property
     def opened(self) -> bool:
         """Whether rows that were not released have a key."""
         return self._sealed is None
 
-    def open(self, first: int, fresh: bytes) -> None:
+    def open(self, first: int, salt: bytes) -> None:
         """Give row T and all later ones the key of a new opening, which must be durable.
 
         Args:
             first: T, the number of rows released.
-            fresh: its 32 random bytes.
+            salt: its 32 random bytes.
 
         Raises:
             ValueError: it was opened already, or begins elsewhere.
@@ -134,19 +134,19 @@ class KeySchedule:
         if first != self._sealed:
             expected = "opened once" if self._sealed is None else f"opened at {self._sealed}"
             raise ValueError(f"key schedule must be {expected}; got an opening at {first}.")
-        self._append(first, fresh)
+        self._append(first, salt)
         self._sealed = None
 
-    def open_in(self, record: OpeningRecord) -> None:
+    def ensure_opened(self, record: OpeningRecord) -> None:
         """Begin the opening of this process, unless this was done; it is durable first.
 
         To be called just before the first row of noise is drawn for a release.
         """
         if self._sealed is not None:
             opening = record.opening()
-            self.open(opening.first_round, opening.fresh)
+            self.open(opening.first_round, opening.salt)
 
-    def eras(self, rounds: Sequence[int]) -> list[int]:
+    def opening_indices(self, rounds: Sequence[int]) -> list[int]:
         """The place of each row's opening among all.
 
         Raises:
@@ -161,16 +161,16 @@ class KeySchedule:
             return [0] * len(rounds)
         return [bisect_right(self._first, t) - 1 for t in rounds]
 
-    def key(self, era: int) -> NoiseKey:
-        """The key of the opening at a place that `eras` gave."""
-        key = self._keys.get(era)
+    def key(self, opening_index: int) -> NoiseKey:
+        """The key of the opening at a place that `opening_indices` gave."""
+        key = self._keys.get(opening_index)
         if key is None:
-            key = self._keys[era] = self.root.opening(self._fresh[era])
+            key = self._keys[opening_index] = self.root.opening(self._salt[opening_index])
         return key
 
     def key_of(self, t: int) -> NoiseKey:
         """The key of row t."""
-        return self.key(self.eras([t])[0])
+        return self.key(self.opening_indices([t])[0])
 
     def digest(self, t: int) -> str:
         """SHA-256 of all that determines the keys of rows 0 … t − 1, but for the root: safe to
@@ -178,10 +178,14 @@ class KeySchedule:
         """
         state = hashlib.sha256(_DIGEST_LABEL)
         if not self.root.public:
-            for era, (first, fresh) in enumerate(zip(self._first, self._fresh, strict=True)):
-                followed = era + 1 < len(self._first) and self._first[era + 1] == first
+            for opening_index, (first, salt) in enumerate(
+                zip(self._first, self._salt, strict=True)
+            ):
+                followed = (
+                    opening_index + 1 < len(self._first) and self._first[opening_index + 1] == first
+                )
                 if first < t and not followed:
-                    state.update(first.to_bytes(8, "little") + fresh)
+                    state.update(first.to_bytes(8, "little") + salt)
         return state.hexdigest()
 
     def __repr__(self) -> str:
@@ -193,7 +197,7 @@ class KeySchedule:
     def __deepcopy__(self, memo: dict[int, object]) -> KeySchedule:
         copied = KeySchedule.constant(self.root)
         copied._first = list(self._first)
-        copied._fresh = list(self._fresh)
+        copied._salt = list(self._salt)
         copied._keys = dict(self._keys)
         copied._sealed = self._sealed
         memo[id(self)] = copied

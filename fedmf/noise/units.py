@@ -94,7 +94,7 @@ def integer_noise(part: Part, std: float, mu: float) -> IntegerNoise:
         ValueError: the noise is so large that no unit from 2⁻⁸ on suits it.
     """
     C = part.factorization
-    inverse = C.recurrence()
+    inverse = C.streaming_inverse()
     rule = rule_of(inverse)
     diagonal = inverse.diagonal()
     row_std = math.sqrt(float(C.noise_row_variances().max()))

@@ -4,7 +4,7 @@ from typing import Final
 
 from fedmf.optim.adam import Adam, AdamDebiased, JmeAdam, ServerAdam
 from fedmf.optim.energies import Blocks, Energies, energy_weight, relative_energy_error
-from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer, chosen
+from fedmf.optim.optimizer_options import ChosenOptimizer, OptimizerOptions, OwnOptimizer, chosen
 from fedmf.optim.own_rule import OwnRule, fingerprint_of
 from fedmf.optim.server_optimizer import Move
 from fedmf.optim.sgd import ServerSGD, Sgd

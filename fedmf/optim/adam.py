@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmf.matrices.workload import ToeplitzWorkload, decaying, iterates
 from fedmf.moments import SecondMoment
 from fedmf.optim.energies import BlockKind, Blocks, Energies
-from fedmf.optim.options import OptimizerOptions, check_decay
+from fedmf.optim.optimizer_options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import Move
 from fedmf.release.round_release import RoundRelease, ServerOptimizer
 from fedmf.values import Field

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.joint_sensitivity import UserRange
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.moments.methods import default_weight
 from fedmf.participation import Participation
@@ -206,7 +206,7 @@ def relative_energy_error(
     if not 0 < share <= 1:
         raise ValueError(f"p (share of the energy in a block) must be in (0, 1]; got {share}.")
     first_row = math.sqrt(float(second.noise_row_variances()[0]))
-    sens = stated_sensitivity(second, participation).value
+    sens = sensitivity_of(second, participation).value
     return noise_multiplier * sens * first_row / (cohort_size * share)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.accounting.release import SecondForm
+from fedmf.accounting.queries import SecondForm
 from fedmf.moments import SecondMoment
 from fedmf.release.round_release import RoundRelease, ServerOptimizer
 

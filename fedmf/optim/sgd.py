@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.matrices.workload import ToeplitzWorkload, iterates
-from fedmf.optim.options import OptimizerOptions, check_decay
+from fedmf.optim.optimizer_options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import Move
 from fedmf.release.round_release import RoundRelease, ServerOptimizer
 from fedmf.values import Field

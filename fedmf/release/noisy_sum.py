@@ -15,10 +15,10 @@ from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.clipping.features import fixed_point_energies
 from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.matrices.second_moment import SecondMoment
+from fedmf.noise.jit import compiled
 from fedmf.noise.key import Domain
-from fedmf.noise.loops import compiled
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.schedule import KeySchedule
-from fedmf.noise.stream import NoiseStream
 from fedmf.noise.units import IntegerNoise, Part
 from fedmf.release.plan import Plan
 from fedmf.release.statistics import ReleasedStatistic
@@ -76,7 +76,7 @@ class NoisyParts:
         C = part.factorization
         std = 0.0 if noise is None else noise.std
         self.noise = noise
-        self.stream = NoiseStream(keys, domain, C.recurrence(), C.rounds, part.size, std)
+        self.stream = NoiseStream(keys, domain, C.streaming_inverse(), C.rounds, part.size, std)
 
     def release(self, t: int, total: Tensor, unit: float) -> NoisySum:
         """Turn the sum of round t into its release, in place.
@@ -100,7 +100,7 @@ class NoisyParts:
             self.stream.load_state(saved)
 
 
-class StatisticRelease:
+class NoisyStatistic:
     """Σ_u s_u + noise in round t.
 
     Args:
@@ -113,7 +113,7 @@ class StatisticRelease:
         self.name = statistic.name
         self._summed = statistic.summed()
         index = plan.index_of(statistic)
-        domain = Domain.of_part(statistic.name)
+        domain = Domain.of_statistic(statistic.name)
         self.noisy = NoisyParts(keys, domain, plan.parts[index], plan.noise_of(index))
         # Without noise nothing is rounded, and fine units of a large statistic might overflow.
         self._bits = 0 if self.noisy.noise is None else plan.bits_of(index)
@@ -124,7 +124,7 @@ class StatisticRelease:
         return self.noisy.release(t, integers, 2.0**-self._bits)
 
 
-class SecondMomentRelease:
+class NoisySecondMoment:
     """The second moment of every round, of an optimizer that needs it: F_t + noise, which is m·q_t.
 
     F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected

@@ -19,9 +19,9 @@ from fedmf.accounting.gaussian import (
     gaussian_epsilon,
 )
 from fedmf.accounting.integer_noise import ideal_budget
-from fedmf.accounting.release import RunRelease, SecondStream, release_of
+from fedmf.accounting.queries import SecondStream, SumQuery, release_of
 from fedmf.errors import LedgerError
-from fedmf.matrices.factorization import Mechanism, factorization_from_dict
+from fedmf.matrices.factorization import BuiltMechanism, factorization_from_dict
 from fedmf.matrices.sensitivity import Sensitivity
 from fedmf.noise.units import FINEST, IntegerNoise, Part, Rounding, calibrated, rounding_of
 from fedmf.noise.units import NOTHING as NO_ROUNDING
@@ -99,7 +99,7 @@ class Plan:
     users: int
     users_per_round: int
     participation: Participation
-    mechanism: Mechanism
+    mechanism: BuiltMechanism
     dimension: int
     second: SecondStream | None = None
     statistics: tuple[ReleasedStatistic, ...] = ()
@@ -187,7 +187,7 @@ class Plan:
             ratio = 2 * rounding.movement / std
 
     @property
-    def release(self) -> RunRelease:
+    def release(self) -> SumQuery:
         """What the run releases, as far as privacy is concerned: the sums, or the pair of
         streams.
         """
@@ -472,7 +472,7 @@ class Plan:
             **asked,
             users=int(values["users"]),
             participation=Participation(**values["participation"]),
-            mechanism=Mechanism(first["mechanism"], first["params"], C),
+            mechanism=BuiltMechanism(first["mechanism"], first["params"], C),
             sensitivity=Sensitivity(**values["sensitivity"]),
             noise_multiplier=float(values["noise_multiplier"]),
             dimension=int(values["dimension"]),

@@ -17,7 +17,7 @@ from fedmf.ledger.released_integers import ReleasedIntegers, records_of
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 from fedmf.noise.units import FINEST
-from fedmf.release.noisy_sum import NoisyParts, NoisySum, SecondMomentRelease, StatisticRelease
+from fedmf.release.noisy_sum import NoisyParts, NoisySecondMoment, NoisyStatistic, NoisySum
 from fedmf.release.plan import Plan
 from fedmf.release.round_release import RoundRelease, ServerOptimizer
 from fedmf.release.statistics import ReleasedStatistic
@@ -64,7 +64,7 @@ class PrivateServer:
 
     with m the planned cohort size, however many users replied. Where a statistic moves ζ it is ζ_t,
     and u_t may be in units of it. Each statistic of the plan is released with noise of its own. An
-    optimizer that needs a second moment gets one with noise of its own (`SecondMomentRelease`). The
+    optimizer that needs a second moment gets one with noise of its own (`NoisySecondMoment`). The
     new model, the optimizer state and the participations are committed to the ledger in one durable
     step before ``release`` returns.
 
@@ -126,10 +126,10 @@ class PrivateServer:
         self.sums = sums.in_units(plan.bits_of(0), feature_bits)
         self.keys = KeySchedule.of_record(key, ledger, ledger.released)
         self._updates = NoisyParts(self.keys, Domain.TRAINING, plan.parts[0], plan.noise_of(0))
-        self._second: SecondMomentRelease | None = None
+        self._second: NoisySecondMoment | None = None
         if optimizer.second_moment is not None:
-            self._second = SecondMomentRelease(plan, optimizer.second_moment, self.keys)
-        self._statistics = [StatisticRelease(each, plan, self.keys) for each in plan.statistics]
+            self._second = NoisySecondMoment(plan, optimizer.second_moment, self.keys)
+        self._statistics = [NoisyStatistic(each, plan, self.keys) for each in plan.statistics]
         parameters = initial.to(self.device)
         begun = {each.name: each.begin(plan.clip_norm) for each in plan.statistics}
         self._state = ServerState(0, parameters, optimizer.init(parameters), begun)
@@ -251,8 +251,8 @@ class PrivateServer:
                 round counts if it is whole in the record when that is opened again.
         """
         self._check(total, users)
-        with self.ledger.right.exercise(f"round {self.t + 1}"):
-            self.keys.open_in(self.ledger)
+        with self.ledger.guard.releasing(f"round {self.t + 1}"):
+            self.keys.ensure_opened(self.ledger)
             noised = self._add_noise(total)
             after = self._step(noised)
             self._commit(after, users, noised.integers)

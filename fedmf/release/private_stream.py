@@ -19,8 +19,8 @@ from fedmf.ledger.packed import pack, unpack
 from fedmf.ledger.released_integers import ReleasedIntegers, records_of
 from fedmf.matrices.second_moment import SecondMoment
 from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.schedule import KeySchedule
-from fedmf.noise.stream import NoiseStream
 from fedmf.noise.units import Part, Rounding
 
 #: Most rows of a release, which bounds the sums of integers.
@@ -83,7 +83,7 @@ class PrivateRows:
         ):
             C = part.factorization
             self.noises[name] = NoiseStream(
-                keys, domain, C.recurrence(), C.rounds, part.size, noise.std
+                keys, domain, C.streaming_inverse(), C.rounds, part.size, noise.std
             )
 
     def clip_and_add(self, rows: Tensor, steps: int) -> list[Tensor]:
@@ -228,7 +228,7 @@ class StreamServer:
         Raises:
             LedgerError: a step failed, now or before. Open the stream again.
         """
-        with self.ledger.right.exercise(f"step {self.step + 1}"):
+        with self.ledger.guard.releasing(f"step {self.step + 1}"):
             yield
 
     def admit(self, users: Sequence[str | None], start: int, most: int) -> Admission:
@@ -283,7 +283,7 @@ class StreamServer:
             raise ValueError(
                 f"rows (of a release) must be admitted; got {len(rows)} of {self.waiting}."
             )
-        self.keys.open_in(self.ledger)
+        self.keys.ensure_opened(self.ledger)
         sums = self._rows.clip_and_add(rows, steps)
         noisy = self._rows.add_noise(sums)
         if self._kept is not None:

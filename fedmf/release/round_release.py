@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedmf.accounting.release import SecondForm
+from fedmf.accounting.queries import SecondForm
 from fedmf.matrices.second_moment import SecondMoment
 
 

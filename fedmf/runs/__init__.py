@@ -9,7 +9,7 @@ from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
     from fedmf.release.plan import Plan
-    from fedmf.runs.loop import Clients, Reply, RoundRecord, Rounds
+    from fedmf.runs.loop import Clients, Reply, RoundRecord, TrainingLoop
     from fedmf.runs.run import Run
     from fedmf.runs.session import Session
     from fedmf.runs.statistics import Statistic
@@ -23,8 +23,8 @@ __all__ = [
     "Plan",
     "Reply",
     "RoundRecord",
-    "Rounds",
     "Run",
     "Session",
     "Statistic",
+    "TrainingLoop",
 ]

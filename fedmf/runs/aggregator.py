@@ -27,8 +27,8 @@ from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
 from fedmf.runs.directory import LEDGER, RunDirectory, read_header
 from fedmf.runs.loop import Reply
 from fedmf.runs.model_layout import ModelLayout
-from fedmf.runs.plan import plan_of
-from fedmf.runs.run import Execution, NoiseMechanism, Run
+from fedmf.runs.run import Execution, MechanismConfig, Run
+from fedmf.runs.run_plan import plan_of
 from fedmf.runs.session import Session, created, require_same
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, Statistic
 from fedmf.runs.tasks import TaskSource
@@ -51,7 +51,7 @@ _READ: Final = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class TaskElsewhere(TaskSource):
+class ExternalTask(TaskSource):
     """The task of a program that brings updates, or of a Flower app, which the server does not
     know.
 
@@ -71,7 +71,7 @@ class TaskElsewhere(TaskSource):
     model_from: ClassVar[str] = "argument model"
     continued_by: ClassVar[str] = "PrivateAggregator"
     #: Training is the users' own.
-    unread: ClassVar[Mapping[str, Collection[str]]] = {
+    ignored_keys: ClassVar[Mapping[str, Collection[str]]] = {
         "client": {each.name for each in dataclasses.fields(LocalSGD)},
         "execution": {each.name for each in dataclasses.fields(Execution)} - _READ,
     }
@@ -126,7 +126,7 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
 
     Args:
         path: its directory.
-        run: what to run, with a `TaskElsewhere`.
+        run: what to run, with a `ExternalTask`.
         initial: θ_0, shape (d,).
 
     Raises:
@@ -134,7 +134,7 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
         LedgerError: a damaged ledger, or another process is running it.
     """
     task = run.task_source
-    assert isinstance(task, TaskElsewhere)
+    assert isinstance(task, ExternalTask)
     arrays = tuple((name, shape) for name, shape, _ in task.layout.trained)
     optimizer = run.optimizer_source.build([shape for _, shape in arrays], run.cohorts.rounds)
     if (path / LEDGER).is_file():
@@ -190,7 +190,7 @@ class PrivateAggregator:
         *,
         users: Sequence[str],
         run_dir: str | Path,
-        mechanism: str | Factorization | MechanismChoice | NoiseMechanism = "banded-toeplitz",
+        mechanism: str | Factorization | MechanismChoice | MechanismConfig = "banded-toeplitz",
         server_optimizer: ChosenOptimizer | ServerOptimizer = _MEAN,
         clipping: FixedClipping | QuantileClipping | None = None,
         extra_releases: Sequence[Statistic] = (),
@@ -223,7 +223,7 @@ class PrivateAggregator:
         self._session: Session | None = None
 
     def _run(self, layout: ModelLayout) -> Run:
-        return Run(task=TaskElsewhere(layout, self._users), **self._values)
+        return Run(task=ExternalTask(layout, self._users), **self._values)
 
     def begin(self, model: Arrays) -> Self:
         """Plan the run and make its directory, or continue an existing one.
@@ -343,10 +343,10 @@ class PrivateAggregator:
                 )
             self._added.append(user)
             try:
-                held: Tensor | str = self._row(update)[None]
+                payload: Tensor | str = self._row(update)[None]
             except Exception as error:  # whatever a user's arrays may cause
-                held = (str(error) or type(error).__name__)[:_LONGEST_REASON]
-            failures = Reply((user,), held).add_to(self._total)
+                payload = (str(error) or type(error).__name__)[:_LONGEST_REASON]
+            failures = Reply((user,), payload).add_to(self._total)
             self._failures += failures
             return failures[0].reason if failures else None
 

@@ -20,8 +20,8 @@ from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 from fedmf.release.noisy_sum import NoisyParts
 from fedmf.release.plan import Plan
-from fedmf.runs.plan import plan_of
 from fedmf.runs.run import Run
+from fedmf.runs.run_plan import plan_of
 from fedmf.runs.session import check_device
 from fedmf.training import Task, preflight, seconds_of_training
 
@@ -91,7 +91,7 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
         promised += f" while cohorts stay secret; {at_least(known)} against those who know them"
     against = NoiseAndSignal(plan, model.dimension)
     params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())
-    stored = plan.mechanism.factorization.recurrence().memory_vectors
+    stored = plan.mechanism.factorization.streaming_inverse().memory_vectors
     yield "epsilon", promised if run.is_private else "infinite: no noise"
     yield (
         "participation",

@@ -38,7 +38,7 @@ _log = logging.getLogger("fedmf")
 _FORMAT: Final = 1
 #: How users are known whose nodes have keys.
 ENROLLED: Final = (
-    "keys of SuperNodes, by an enrolment file; true if the SuperLink authenticates SuperNodes "
+    "keys of SuperNodes, by a file of node keys; true if the SuperLink authenticates SuperNodes "
     "(--enable-supernode-auth) over TLS, which a server app cannot see"
 )
 
@@ -97,9 +97,9 @@ class RunHeader:
             constants: what else stays (`Task.constant_inputs`).
         """
         inputs = [*map(dataclasses.asdict, (*run.task_source.public_inputs(), *constants))]
-        if run.execution.enrolment:
+        if run.execution.node_keys:
             inputs.append(
-                {"name": "nodes of users", "value": ENROLLED, "source": "key execution.enrolment"}
+                {"name": "nodes of users", "value": ENROLLED, "source": "key execution.node-keys"}
             )
         return cls(
             run=run.to_dict(),

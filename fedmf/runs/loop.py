@@ -114,7 +114,7 @@ class Reply:
 
     Args:
         users: whom the message asked; none if no user was asked for this reply.
-        held: rows of shape (r, d), in the order of the users; exact sums by name, int64; or, in a
+        payload: rows of shape (r, d), in the order of the users; exact sums by name, int64; or, in a
             line, why there is neither.
         failures: what the client says of users that it could not train.
         node: who sent it; None if nothing travelled.
@@ -123,7 +123,7 @@ class Reply:
     """
 
     users: tuple[str, ...]
-    held: Tensor | Mapping[str, Tensor] | str
+    payload: Tensor | Mapping[str, Tensor] | str
     failures: Sequence[UserFailure] = ()
     node: int | None = None
     origin: Tensor | None = None
@@ -145,7 +145,7 @@ class Reply:
         return [UserFailure(user, "reply", where + why) for user, why in zeros.items()] + said
 
     def _zeros(self, total: ClippedSum) -> dict[str, str]:
-        reason = self.held
+        reason = self.payload
         if not isinstance(reason, str):
             try:
                 if not isinstance(reason, Tensor):
@@ -181,21 +181,21 @@ class Clients:
         """Which users, by index, can be asked now."""
         return [True] * users.size
 
-    def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
-        """The replies of a cohort, ids by index, to round ``number`` (from 1), each as it
+    def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+        """The replies of a cohort, ids by index, to round ``round_index`` (from 0), each as it
         arrives.
         """
         raise NotImplementedError
 
-    def again(self, number: int, attempt: int) -> bool:
+    def again(self, round_index: int, attempt: int) -> bool:
         """Whether a round is requested again, after a pause, without a reply to attempt 0, 1, …:
         never.
         """
-        del number, attempt
+        del round_index, attempt
         return False
 
 
-class Rounds:
+class TrainingLoop:
     """A session's rounds, each in one order: asked, released, kept, told.
 
     1. *Asked*: the cohort, again while everybody is silent, as often as was said beforehand; then
@@ -238,25 +238,25 @@ class Rounds:
         self._report: RoundReport | None = None
         self._begun = 0.0
 
-    def cohort(self, number: int) -> Mapping[int, str]:
-        """Who is asked in round ``number``, among those who are connected: ids by index."""
+    def cohort(self, round_index: int) -> Mapping[int, str]:
+        """Who is asked in round ``round_index`` (from 0), among those who are connected: ids by index."""
         self._begun = time.perf_counter()
-        self._cohort = self.session.cohort(number - 1, self.clients.connected)
+        self._cohort = self.session.cohort(round_index, self.clients.connected)
         return self._cohort
 
-    def _asked(self, number: int) -> Iterator[Reply]:
+    def _asked(self, round_index: int) -> Iterator[Reply]:
         """1. The replies to the first attempt that gets any; an empty cohort is asked once."""
         for attempt in itertools.count():
             self.clients.refresh()
-            replies = self.clients.ask(number, self.cohort(number))
+            replies = self.clients.ask(round_index, self.cohort(round_index))
             first = next(replies, None)
             if first is not None:
                 return itertools.chain([first], replies)
-            if not (self._cohort and self.clients.again(number, attempt)):
+            if not (self._cohort and self.clients.again(round_index, attempt)):
                 break
         return iter(())
 
-    def release(self, number: int, replies: Iterable[Reply]) -> bool:
+    def release(self, round_index: int, replies: Iterable[Reply]) -> bool:
         """2 to 4. Add the replies to the sum as they come, release it, keep and tell what the round
         leaves.
 
@@ -271,7 +271,7 @@ class Rounds:
             failures += reply.add_to(total)
             present += reply.users
         self._report = RoundReport(
-            number - 1, len(self._cohort), len(present), tuple(failures), 0.0
+            round_index, len(self._cohort), len(present), tuple(failures), 0.0
         )
         server.release(total, sorted(present))
         self._report = replace(self._report, seconds=time.perf_counter() - self._begun)
@@ -305,7 +305,7 @@ class Rounds:
         record = RoundRecord(t, self._server.horizon, seen, self._server.parameters, arrays, report)
         return self.on_round(record) is True  # a value that happens to be true ends no run
 
-    def carry_out(self, last: int | None = None) -> bool:
+    def run(self, last: int | None = None) -> bool:
         """Continue from the session's committed round to round ``last`` (default: the horizon);
         write reports.
 
@@ -326,7 +326,7 @@ class Rounds:
             Exception: what a callback raises; the round is kept, and the run can be continued.
         """
         server = self._server
-        server.ledger.right.require()
+        server.ledger.guard.require()
         last = server.horizon if last is None else last
         if last > server.horizon:
             raise ConfigError(
@@ -337,10 +337,10 @@ class Rounds:
             stopped = not server.lost and self._tell(None)
             if server.t < last and not stopped:
                 self.clients.gather()
-            for number in range(server.t + 1, last + 1):
+            for round_index in range(server.t, last):
                 if stopped:
                     break
-                stopped = self.release(number, self._asked(number))
+                stopped = self.release(round_index, self._asked(round_index))
         except BaseException:
             for then in (self._told, self.session.write_reports):
                 with contextlib.suppress(Exception):  # what stopped the run is what should be seen

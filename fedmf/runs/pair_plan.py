@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from fedmf.accounting.gaussian import certified_sigma
-from fedmf.accounting.release import SecondForm, SecondStream
+from fedmf.accounting.queries import SecondForm, SecondStream
 from fedmf.errors import ConfigError
-from fedmf.matrices.factorization import Factorization, Mechanism
+from fedmf.matrices.factorization import BuiltMechanism, Factorization
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.moments import Goal, SecondMoment, best_pair
 from fedmf.optim import energy_weight, relative_energy_error
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def paired_streams(
     run: Run, moment: SecondMoment, form: SecondForm
-) -> tuple[Mechanism, SecondStream]:
+) -> tuple[BuiltMechanism, SecondStream]:
     """The mechanism of the sums and the stream of second moments.
 
     C₁ and C₂ are the run's mechanism for its two workloads, and λ comes from `energy_weight` for a
@@ -52,10 +52,10 @@ def paired_streams(
         )
     part = run.participation
     zeta = privacy.clip_norm
-    importance = run.noise.second_moment_importance
-    goal = run.noise.goal
+    importance = run.mechanism_config.second_moment_weight
+    goal = run.mechanism_config.goal
     works = (run.workload, run.second_workload)
-    built = [run.noise.choice.build(part, work, goal) for work in works]
+    built = [run.mechanism_config.choice.build(part, work, goal) for work in works]
     # ‖E‖ ≤ 2ζ‖D‖ makes the squared mean a zero-out pair with 4λ for λ.
     squared = form == "squared-mean"
     users = (

@@ -77,7 +77,7 @@ class RunProgress:
             " rounds each"
         )
         params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())
-        inverse = plan.mechanism.factorization.recurrence()
+        inverse = plan.mechanism.factorization.streaming_inverse()
         if (
             plan.mechanism.name != "identity"
             and not inverse.memory_vectors + inverse.regenerated_vectors

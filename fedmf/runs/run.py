@@ -82,7 +82,7 @@ class Execution(Value):
     handshake_timeout: Annotated[
         float, Field("seconds to wait before the first round until nodes report their users", gt=0)
     ] = 60.0
-    enrolment: Annotated[
+    node_keys: Annotated[
         str,
         Field(
             "file with the public keys of nodes and the ids of their users, for authenticated nodes"
@@ -116,7 +116,7 @@ class Execution(Value):
 
 
 @dataclass(frozen=True)
-class NoiseMechanism:
+class MechanismConfig:
     """The strategy matrices of a run.
 
     Args:
@@ -124,7 +124,7 @@ class NoiseMechanism:
         workload: A₁ that a named C is made for; "auto" for what the optimizer releases.
         objective: which error of the released queries it minimises: rmse, max, last or
             weights:w1,w2,… (`Objective`).
-        second_moment_importance: w ≥ 0; above 0 the balance of both noises, and whether they share
+        second_moment_weight: w ≥ 0; above 0 the balance of both noises, and whether they share
             one matrix, minimise the predicted error with the second moment's weighted by w.
 
     Raises:
@@ -135,7 +135,7 @@ class NoiseMechanism:
     choice: MechanismChoice = field(default_factory=lambda: NamedMechanism("banded-toeplitz"))
     workload: str = "prefix"
     objective: str = "rmse"
-    second_moment_importance: float = 0.0
+    second_moment_weight: float = 0.0
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.choice, "build", None)):
@@ -145,10 +145,10 @@ class NoiseMechanism:
                 " too."
             )
         Objective.parse(self.objective)
-        if not 0 <= self.second_moment_importance < math.inf:
+        if not 0 <= self.second_moment_weight < math.inf:
             raise ValueError(
-                "w (second_moment_importance) must be finite and at least 0; got "
-                f"{self.second_moment_importance!r}."
+                "w (second_moment_weight) must be finite and at least 0; got "
+                f"{self.second_moment_weight!r}."
             )
 
     @property
@@ -168,7 +168,7 @@ class NoiseMechanism:
             "choice": self.choice.to_dict(),
             "workload": self.workload,
             "objective": self.objective,
-            "second_moment_importance": self.second_moment_importance,
+            "second_moment_weight": self.second_moment_weight,
         }
 
     @classmethod
@@ -177,19 +177,19 @@ class NoiseMechanism:
         return cls(**{**values, "choice": mechanism_choice_from_dict(values["choice"])})
 
 
-def noise_mechanism(
-    given: NoiseMechanism | MechanismChoice | Factorization | str,
-) -> NoiseMechanism:
+def mechanism_config(
+    given: MechanismConfig | MechanismChoice | Factorization | str,
+) -> MechanismConfig:
     """What a run's mechanism may be given as: the whole value, a choice, a factorization, or a
     name.
     """
-    if isinstance(given, NoiseMechanism):
+    if isinstance(given, MechanismConfig):
         return given
     if isinstance(given, str):
-        return NoiseMechanism(NamedMechanism(given))
+        return MechanismConfig(NamedMechanism(given))
     if isinstance(given, Factorization):
-        return NoiseMechanism(GivenFactorization(given))
-    return NoiseMechanism(given)
+        return MechanismConfig(GivenFactorization(given))
+    return MechanismConfig(given)
 
 
 #: What may stand in the places of a recorded run whose values have a kind.
@@ -215,7 +215,7 @@ class Run:
         cohorts: who takes part when.
         privacy: the guarantee, or `NoPrivacy`.
         mechanism: the strategy matrix: a name, a factorization, a name with parameters, or a
-            `NoiseMechanism` with its workloads.
+            `MechanismConfig` with its workloads.
         server: the server optimizer, which uses the private mean update: by name, or any object
             with ``init`` and ``step`` (`ServerOptimizer`); its state is part of every commit.
         client: local training.
@@ -236,7 +236,7 @@ class Run:
     task: TaskSource | Task = field(default_factory=Classification)
     cohorts: Cohorts = field(default_factory=CyclicCohorts)
     privacy: Privacy = field(default_factory=UserLevel)
-    mechanism: NoiseMechanism | MechanismChoice | Factorization | str = "banded-toeplitz"
+    mechanism: MechanismConfig | MechanismChoice | Factorization | str = "banded-toeplitz"
     server: ChosenOptimizer | ServerOptimizer = field(default_factory=Sgd)
     client: LocalSGD = field(default_factory=LocalSGD)
     execution: Execution = field(default_factory=Execution)
@@ -253,7 +253,7 @@ class Run:
 
     def _check(self) -> None:
         n = self.cohorts.rounds
-        bands = self.noise.bands
+        bands = self.mechanism_config.bands
         if bands is not None and bands > n:
             raise ValueError(f"bands (p) must be at most rounds n={n}; got {bands}.")
         if self.privacy.counts_sampling and not isinstance(self.cohorts, SampledCohorts):
@@ -283,20 +283,20 @@ class Run:
         return chosen(self.server)
 
     @cached_property
-    def noise(self) -> NoiseMechanism:
+    def mechanism_config(self) -> MechanismConfig:
         """The mechanism with its workloads."""
-        return noise_mechanism(self.mechanism)
+        return mechanism_config(self.mechanism)
 
     @cached_property
     def participation(self) -> Participation:
         """The (n, k, b) contract; what the cohorts leave unset is derived."""
-        return self.cohorts.participation(self.task_source.users, self.noise.bands)
+        return self.cohorts.participation(self.task_source.users, self.mechanism_config.bands)
 
     @cached_property
     def workload(self) -> ToeplitzWorkload:
         """A₁."""
         rounds = self.cohorts.rounds
-        name = self.noise.workload
+        name = self.mechanism_config.workload
         return (
             self.optimizer_source.workload(rounds)
             if name == "auto"
@@ -345,7 +345,7 @@ class Run:
             "task": self.task_source.to_dict(),
             "cohorts": self.cohorts.to_dict(),
             "privacy": self.privacy.to_dict(),
-            "mechanism": self.noise.to_dict(),
+            "mechanism": self.mechanism_config.to_dict(),
             "server": recorded_optimizer(self.optimizer_source),
             "client": self.client.to_dict(),
             "execution": self.execution.to_dict(),
@@ -380,7 +380,7 @@ class Run:
             task=task_of(values["task"], task),
             cohorts=read("cohorts"),
             privacy=read("privacy"),
-            mechanism=NoiseMechanism.from_dict(values["mechanism"]),
+            mechanism=MechanismConfig.from_dict(values["mechanism"]),
             server=optimizer_of(values["server"], optimizer),
             client=read("client"),
             execution=read("execution"),

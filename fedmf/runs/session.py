@@ -34,10 +34,10 @@ from fedmf.runs.outputs import (
     shortfall,
     write_metrics,
 )
-from fedmf.runs.plan import plan_of
 from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run, difference
-from fedmf.runs.statement import run_statement
+from fedmf.runs.run_plan import plan_of
+from fedmf.runs.run_statement import run_statement
 from fedmf.runs.tasks import NamedTask
 from fedmf.statements.composition import finite
 from fedmf.statements.statement import PrivacyStatement
@@ -96,7 +96,7 @@ class Session:
         self._schedule = self.cohort_schedule()
         self._told = set[str]()
         #: Before each warning: which of several runs it means.
-        self.called = ""
+        self.label = ""
 
     @property
     def task(self) -> Task:
@@ -293,7 +293,7 @@ class Session:
         line = shortfall(self.metrics, self.server.horizon, labels)
         if line is not None and "shortfall" not in self._told:
             self._told.add("shortfall")
-            _log.warning("%s%s", self.called, line)
+            _log.warning("%s%s", self.label, line)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure], present: int = 0) -> None:
         """Keep for the operator which users failed in round t (0-based), in a secret file.
@@ -318,7 +318,7 @@ class Session:
             path = self.directory.path
             spent = at_least(self.plan.epsilon_after(t + 1), 4)
             _log.warning(
-                f"{self.called}round {t + 1}: {failed} of {present} contributions could not be used"
+                f"{self.label}round {t + 1}: {failed} of {present} contributions could not be used"
                 f" and count as zero: {reason.removesuffix('.')}. Invalid replies never stop a run,"
                 f" and each round spends epsilon ({spent} so far). Stop it (Ctrl-C or flwr stop),"
                 f" fix the clients and start it again: it continues in {path} or, if its nodes were"

@@ -18,10 +18,10 @@ from fedmf.clipping.memory import copied_vector
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import LEDGER
-from fedmf.runs.loop import Clients, OnRound, Reply, Rounds, RunResult
-from fedmf.runs.plan import plan_of
+from fedmf.runs.loop import Clients, OnRound, Reply, RunResult, TrainingLoop
 from fedmf.runs.progress import both, shown
 from fedmf.runs.run import Execution, Run
+from fedmf.runs.run_plan import plan_of
 from fedmf.runs.session import Session
 from fedmf.training import LocalTrainer, checked_sum
 
@@ -84,7 +84,7 @@ class Request:
         return Reply(self.users, rows, failures)
 
 
-class ClientsHere(Clients):
+class InProcessClients(Clients):
     """Users with examples in this process; one reply is in memory at a time.
 
     Args:
@@ -97,13 +97,13 @@ class ClientsHere(Clients):
         self._form: Execution = session.run.execution
         self._trainer = LocalTrainer(session.task, session.run.client)
 
-    def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+    def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         """See `Clients.ask`."""
         server = self._server
         as_slice = self._form.messages == "aggregate"
         for users in in_messages(list(cohort.values()), self._form, server.dimension):
             model = copied_vector(server.parameters)  # training writes into it
-            request = Request(model, number - 1, users, as_slice, server.clip_norm, server.bits)
+            request = Request(model, round_index, users, as_slice, server.clip_norm, server.bits)
             yield self._reply(request)
 
     def _reply(self, request: Request) -> Reply:
@@ -124,9 +124,9 @@ def check_users_here(session: Session) -> None:
         ConfigError: the run names keys, which only nodes of a deployment have, or users' examples
             are on such nodes.
     """
-    if session.run.execution.enrolment:
+    if session.run.execution.node_keys:
         raise ConfigError(
-            "enrolment must be omitted in a simulation, because its nodes have no keys."
+            "node_keys must be omitted in a simulation, because its nodes have no keys."
         )
     if not session.task.dataset.has_examples:
         raise ConfigError(
@@ -148,10 +148,10 @@ def run_in_process(session: Session, on_round: OnRound | None = None) -> bool:
 
     Raises:
         ConfigError: as `check_users_here`.
-        Exception: as `Rounds.carry_out`.
+        Exception: as `TrainingLoop.run`.
     """
     check_users_here(session)
-    return Rounds(session, ClientsHere(session), on_round).carry_out()
+    return TrainingLoop(session, InProcessClients(session), on_round).run()
 
 
 def plan(run: Run) -> Plan:

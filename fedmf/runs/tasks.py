@@ -14,11 +14,11 @@ from typing import Annotated, Any, ClassVar, Final, Protocol, TypeVar
 from torch import nn
 
 from fedmf.data import DATASETS, Dataset, Digits, PublicInput
-from fedmf.data.options import DatasetOptions
+from fedmf.data.dataset_options import DatasetOptions
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
 from fedmf.models import MODELS, Architecture, FlatModel, Mlp
-from fedmf.training import Task, kinds
+from fedmf.training import Task, task_kinds
 from fedmf.values import Field, Value, by_kind, value_of
 
 #: The kind of what was given as an object.
@@ -33,7 +33,7 @@ class TaskSource(Protocol):
     """What a task comes from; by default one that declares its users and their data itself."""
 
     #: By table, keys of a run that nothing reads for such a task: no configuration says them.
-    unread: ClassVar[Mapping[str, Collection[str]]] = {}
+    ignored_keys: ClassVar[Mapping[str, Collection[str]]] = {}
 
     @property
     def users(self) -> int:
@@ -181,7 +181,7 @@ def _multi_label(dataset: Dataset, module: nn.Module | FlatModel) -> Task:
         raise ValueError(
             "labels of task 'multi-label' must be 0 or 1; got others in the test part."
         )
-    return kinds.multi_label(dataset, module)
+    return task_kinds.multi_label(dataset, module)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Classification(NamedTask):
 
     kind = "classification"
     needs = "class numbers as labels"
-    task = staticmethod(kinds.classification)
+    task = staticmethod(task_kinds.classification)
     outputs = staticmethod(lambda data: data.classes if data.test_labels.ndim == 1 else 0)
     data: DatasetOptions = field(default_factory=Digits)
     model: Architecture = field(default_factory=Mlp)
@@ -202,7 +202,7 @@ class NextToken(NamedTask):
 
     kind = "next-token"
     needs = "tokens as features"
-    task = staticmethod(lambda data, module: kinds.next_token(data, module, data.vocabulary))
+    task = staticmethod(lambda data, module: task_kinds.next_token(data, module, data.vocabulary))
     outputs = staticmethod(lambda data: data.vocabulary)
 
 
@@ -212,7 +212,7 @@ class Regression(NamedTask):
 
     kind = "regression"
     needs = "real numbers as labels"
-    task = staticmethod(kinds.regression)
+    task = staticmethod(task_kinds.regression)
     outputs = staticmethod(_numbers)
 
 

@@ -46,7 +46,7 @@ _QUANTILES: Final = (0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Spent:
+class UserLosses:
     """The GDP parameter of every user who took part.
 
     Args:
@@ -109,7 +109,7 @@ def finite(value: float) -> float | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Costs:
+class PrivacyCost:
     """What one run or stream cost each of its users.
 
     Args:
@@ -120,14 +120,14 @@ class Costs:
 
     name: str
     statement: PrivacyStatement
-    spent: Spent
+    spent: UserLosses
 
 
-def joined_mu(costs: Sequence[Costs]) -> tuple[list[str], Vector]:
+def joined_mu(costs: Sequence[PrivacyCost]) -> tuple[list[str], Vector]:
     """Users who took part in any, and √(Σ μ²) of each over those given, rounded up.
 
     >>> def of(users, mu):
-    ...     return Costs("", {}, Spent(users, np.array(mu)))
+    ...     return PrivacyCost("", {}, UserLosses(users, np.array(mu)))
     >>> users, mu = joined_mu([of(["ann", "bob"], [3.0, 1.0]), of(["eve", "ann"], [2.0, 4.0])])
     >>> users, mu.round(9)
     (['ann', 'bob', 'eve'], array([5., 1., 2.]))
@@ -140,7 +140,7 @@ def joined_mu(costs: Sequence[Costs]) -> tuple[list[str], Vector]:
     return [*place], np.sqrt(squares) * _slack(costs)
 
 
-def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatement:
+def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> PrivacyStatement:
     """The statement on several runs and streams on the same users, joined by user id.
 
     Args:
@@ -182,7 +182,7 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
         delta = float(min(s["delta"] for s in said))
     if not 0 < delta < 1:
         raise LedgerError(f"δ (delta) must lie strictly between 0 and 1; got {delta!r}.")
-    joined = Spent(*joined_mu(costs))
+    joined = UserLosses(*joined_mu(costs))
     if not joined.users:
         raise LedgerError("users (of runs and streams) must be at least one; no user took part.")
     times = Counter(user for one in costs for user in one.spent.users)
@@ -212,11 +212,11 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
     )
 
 
-def _part(one: Costs) -> dict[str, Any]:
+def _part(one: PrivacyCost) -> dict[str, Any]:
     figures = ("noise_key", "delta", "epsilon", "amplification")
     return {"directory": one.name, **{name: one.statement[name] for name in figures}}
 
 
-def _slack(costs: Sequence[Costs]) -> float:
+def _slack(costs: Sequence[PrivacyCost]) -> float:
     """What sums of squares and a root may have rounded down."""
     return 1 + (len(costs) + 4) * 2.0**-52

@@ -15,9 +15,9 @@ from typing import Final, Self, final
 import numpy as np
 
 from fedmf.errors import ConfigError
-from fedmf.streaming.release import NO_DENSITY, PrivateRelease
-from fedmf.streaming.rows import Reader, RowBlock
+from fedmf.streaming.private_release import NO_DENSITY, PrivateRelease
 from fedmf.streaming.settings import Settings
+from fedmf.streaming.stream_rows import Reader, RowBlock
 
 _MOST_ROWS: Final = 4096
 

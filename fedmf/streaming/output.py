@@ -16,13 +16,13 @@ import numpy as np
 from fedmf.data.table_reader import FORMATS, format_of
 from fedmf.errors import ConfigError
 from fedmf.ledger.durable_files import replace_durably, write_at
-from fedmf.streaming.release import Fields, Renderer, listed
-from fedmf.streaming.state import Releases
+from fedmf.streaming.private_release import Fields, Renderer, listed
+from fedmf.streaming.state import ReleaseBlock
 
 _GROUP_NUMBERS: Final = 1 << 20
 
 
-def json_lines(renderer: Renderer, releases: Releases) -> bytes:
+def json_lines(renderer: Renderer, releases: ReleaseBlock) -> bytes:
     """A JSON object a release, with the names of its columns."""
     fields = renderer.fields(releases)
     columns = {"columns": renderer.names}
@@ -33,7 +33,7 @@ def json_lines(renderer: Renderer, releases: Releases) -> bytes:
     ).encode()
 
 
-def csv_lines(renderer: Renderer, releases: Releases) -> bytes:
+def csv_lines(renderer: Renderer, releases: ReleaseBlock) -> bytes:
     """A row a release, under one header before the first of them."""
     columns = flat(renderer, renderer.fields(releases))
     text = io.StringIO()
@@ -87,7 +87,7 @@ class Output:
         """Get ready to continue after that many bytes; False where it starts anew."""
         return True
 
-    def write(self, renderer: Renderer, releases: Releases) -> None:
+    def write(self, renderer: Renderer, releases: ReleaseBlock) -> None:
         """Append releases."""
 
     def flush(self) -> int:
@@ -95,7 +95,7 @@ class Output:
         return 0
 
     def finish(
-        self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int
+        self, renderer: Renderer, releases: Callable[[int, int], ReleaseBlock], records: int
     ) -> None:
         """Called when the input has ended, or all steps were taken."""
 
@@ -132,7 +132,7 @@ class Lines(Output):
         os.ftruncate(self._descriptor, self._size)
         return whole
 
-    def write(self, renderer: Renderer, releases: Releases) -> None:
+    def write(self, renderer: Renderer, releases: ReleaseBlock) -> None:
         """See `Output.write`."""
         content = self._lines(renderer, releases) if len(releases) else b""
         if self._descriptor >= 0:
@@ -164,7 +164,7 @@ class ParquetFile(Output):
         self._path = path
 
     def finish(
-        self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int
+        self, renderer: Renderer, releases: Callable[[int, int], ReleaseBlock], records: int
     ) -> None:
         """Write the file next to its place and move it there."""
         from pyarrow import parquet
@@ -239,6 +239,6 @@ def _table(columns: Fields) -> Any:
     return arrow.table(table)
 
 
-def release_table(renderer: Renderer, releases: Releases) -> Any:
+def release_table(renderer: Renderer, releases: ReleaseBlock) -> Any:
     """Releases as an Arrow table, a row each and a column for each number."""
     return _table(flat(renderer, renderer.fields(releases)))

@@ -20,8 +20,10 @@ from fedmf.data.table_reader import RowBatch, shown_names
 from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.streaming.output import release_table
-from fedmf.streaming.release import PrivateRelease, Renderer
-from fedmf.streaming.rows import (
+from fedmf.streaming.private_release import PrivateRelease, Renderer
+from fedmf.streaming.settings import Settings
+from fedmf.streaming.state import Pushes
+from fedmf.streaming.stream_rows import (
     RowBlock,
     array_layout,
     batch_block,
@@ -32,9 +34,7 @@ from fedmf.streaming.rows import (
     label_of,
     numbered,
 )
-from fedmf.streaming.session import StreamRun, open_pushed
-from fedmf.streaming.settings import Settings
-from fedmf.streaming.state import Pushes
+from fedmf.streaming.stream_run import StreamRun, open_pushed
 
 #: As of JSON lines {"x": [0.1, 0.2], "user": "ann"}.
 _ROW = "x"
@@ -138,7 +138,7 @@ class PrivateStream:
             self._ended = _CLOSED
             self._let_go.detach()
             with self._kept:
-                if self._run.state.right.lost is None:
+                if self._run.state.guard.failed is None:
                     self._run.conclude()
 
     @property
@@ -320,7 +320,7 @@ class PrivateStream:
             raise LedgerError(
                 f"the stream in {self._path} {ended}. Open it again with the same settings."
             )
-        self._run.state.right.require()
+        self._run.state.guard.require()
         return self._run
 
     def _release(self, t: int) -> PrivateRelease:

@@ -30,7 +30,7 @@ from fedmf.ledger.released_integers import FOLDER, ReleasedIntegers, create_fold
 from fedmf.matrices.arrays import Array
 from fedmf.noise.key import NoiseKey
 from fedmf.release.private_stream import StreamServer
-from fedmf.streaming.plan import StreamPlan
+from fedmf.streaming.stream_plan import StreamPlan
 
 KEY = "noise.key"
 LEDGER = "stream.sqlite"
@@ -42,7 +42,7 @@ _MOST_KEPT: Final = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class Releases:
+class ReleaseBlock:
     """Consecutive releases.
 
     Args:
@@ -62,9 +62,9 @@ class Releases:
         return len(self.numbers)
 
 
-def joined(parts: Sequence[Releases], records: int, width: int) -> Releases:
+def joined(parts: Sequence[ReleaseBlock], records: int, width: int) -> ReleaseBlock:
     """Releases one after the other, which end at so many."""
-    return Releases(
+    return ReleaseBlock(
         records - sum(map(len, parts)),
         np.concatenate([np.empty(0, np.int64), *(part.t for part in parts)]),
         np.concatenate([np.empty((0, width)), *(part.numbers for part in parts)]),
@@ -136,7 +136,7 @@ class StreamState:
     Guarantees:
         A directory either holds a whole state or none. `commit` takes effect whole or not at all,
         whatever stops the process or the machine, and what returned from it is durable. One that
-        failed ends this opening (`ReleaseRight`); opening the state again tells whether it took
+        failed ends this opening (`ReleaseGuard`); opening the state again tells whether it took
         effect.
     """
 
@@ -144,7 +144,7 @@ class StreamState:
         self.directory = directory
         self.key = key
         self.ledger = ledger
-        self.right = ledger.right
+        self.guard = ledger.guard
         with rebuilding(f"stream state {directory}", LedgerError):
             self.plan = StreamPlan.from_dict(ledger.header["plan"])
             self.position = Position(**ledger.about.get("position", {}))
@@ -231,7 +231,7 @@ class StreamState:
         return server
 
     def commit(
-        self, server: StreamServer, position: Position, releases: Releases, pushes: bytes = b""
+        self, server: StreamServer, position: Position, releases: ReleaseBlock, pushes: bytes = b""
     ) -> None:
         """Make a block of steps final.
 
@@ -249,13 +249,13 @@ class StreamState:
         server.commit(about, content, position.records, pushes)
         self.position = position
 
-    def releases(self, start: int, stop: int) -> Releases:
+    def releases(self, start: int, stop: int) -> ReleaseBlock:
         """Committed releases start … stop − 1.
 
         Raises:
             LedgerError: the ledger does not hold what was committed.
         """
-        parts = list[Releases]()
+        parts = list[ReleaseBlock]()
         for commit, content in self.ledger.contents(start) if start < stop else ():
             block = np.frombuffer(content, "<f8").reshape(-1, self.plan.width)
             first = commit.records - len(block)
@@ -264,7 +264,7 @@ class StreamState:
             wanted = slice(max(0, start - first), stop - first)
             labels = [tuple(row) for row in commit.about["labels"]]
             parts.append(
-                Releases(0, np.array(commit.about["t"])[wanted], block[wanted], labels[wanted])
+                ReleaseBlock(0, np.array(commit.about["t"])[wanted], block[wanted], labels[wanted])
             )
         found = joined(parts, stop, self.plan.width)
         if found.first != start and start < stop:

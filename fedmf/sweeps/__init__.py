@@ -1,7 +1,7 @@
 """Sweeps: many runs that differ in some keys, tuned and compared on seeds."""
 
+from fedmf.sweeps.execution import run_sweep
 from fedmf.sweeps.results import SweepResult, mean_interval, privacy_together
-from fedmf.sweeps.running import run_sweep
 from fedmf.sweeps.sweep import SEED_KEYS, Cell, Sweep, described
 
 __all__ = [

@@ -1,15 +1,15 @@
 """Tasks, and local training of cohorts."""
 
-from fedmf.training.barrier import UserFailure, example_counts
-from fedmf.training.independence import dependence
-from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
+from fedmf.training.interference import interference
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import cross_entropy
 from fedmf.training.metrics import AUC, Metric
 from fedmf.training.preflight import preflight
 from fedmf.training.task import Task
+from fedmf.training.task_kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.trainer import checked_sum, seconds_of_training
+from fedmf.training.user_failures import UserFailure, example_counts
 
 __all__ = [
     "AUC",
@@ -21,8 +21,8 @@ __all__ = [
     "checked_sum",
     "classification",
     "cross_entropy",
-    "dependence",
     "example_counts",
+    "interference",
     "multi_label",
     "next_token",
     "preflight",

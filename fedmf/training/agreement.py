@@ -22,19 +22,19 @@ import torch
 from torch import Tensor
 
 from fedmf.clipping.workers import single_threaded_products
-from fedmf.training.barrier import Group, silent
 from fedmf.training.batches import StepRows, widths_of
-from fedmf.training.draws import kept_generators
 from fedmf.training.engines import (
     Engine,
-    OneByOne,
-    Together,
+    LoopEngine,
+    VmapEngine,
     full_precision,
     made_up_group,
     tried_batch,
 )
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.rng import kept_generators
 from fedmf.training.task import Task
+from fedmf.training.user_failures import Group, silent
 
 #: Largest difference from automatic differentiation, as a share of an update's norm: it is some
 #: 10⁻⁶, 10⁻⁴ for models that magnify rounding, and more where a number falls on ReLU's other side.
@@ -83,7 +83,7 @@ def uneven_places(task: Task, local: LocalSGD) -> str:
     Returns:
         The fault, as the end of a sentence; empty if there is none.
     """
-    engine = Together(task, local)
+    engine = VmapEngine(task, local)
     origin = task.model.initial()
     with _as_in_a_run(task):
         for width in widths_of(tried_batch(local)):
@@ -110,7 +110,7 @@ def mixed_examples(task: Task, local: LocalSGD) -> str:
     rows = group.steps.rows
     weights = group.steps.weights
     other = replace(group.steps, rows=np.where(weights > 0, rows, rows.size - 1 - rows))
-    engine = Together(task, local)
+    engine = VmapEngine(task, local)
     engine.expect(len(group))
     with _as_in_a_run(task):
         update = engine.train(origin, group) - origin
@@ -138,7 +138,7 @@ def disagreement(make: type[Engine], task: Task, local: LocalSGD) -> str:
     engine = make(task, local)
     engine.expect(len(group))
     with _as_in_a_run(task):
-        expected = OneByOne(task, local).train(origin, group) - origin
+        expected = LoopEngine(task, local).train(origin, group) - origin
         error = torch.linalg.vector_norm(engine.train(origin, group) - origin - expected, dim=1)
     most = _TOLERANCE * torch.linalg.vector_norm(expected, dim=1)
     return (

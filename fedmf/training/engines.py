@@ -19,11 +19,11 @@ from torch.overrides import TorchFunctionMode
 from fedmf.data.structure import Features, each, named
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
-from fedmf.training.barrier import Group, pass_interrupt, silent
 from fedmf.training.batches import StepRows
-from fedmf.training.draws import kept_generators, seed_draws, torch_states
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.rng import kept_generators, seed_draws, torch_states
 from fedmf.training.task import Task
+from fedmf.training.user_failures import Group, pass_interrupt, silent
 
 #: Numbers in a cache line.
 _LINE: Final = 16
@@ -73,7 +73,7 @@ class Engine(ABC):
         return (slice(first, first + most) for first in range(0, width, most))
 
 
-class OneByOne(Engine):
+class LoopEngine(Engine):
     """One user after another by automatic differentiation, without padding: any module at all.
 
     The parameters of the module's copy are views of one vector, their gradients of another; each
@@ -142,7 +142,7 @@ class OneByOne(Engine):
             (losses * torch.from_numpy(weights).to(losses.device)).sum().backward()
 
 
-class Together(Engine):
+class VmapEngine(Engine):
     """Users in groups by torch.func; a group of fewer is filled up with copies of its first user.
 
     Batched kernels may round differently for another number of users: here it is always the same,
@@ -238,7 +238,7 @@ def users_at_once(task: Task, local: LocalSGD) -> int:
 def _bytes_of_a_user(task: Task, local: LocalSGD) -> int:
     """What one user's step takes on a GPU."""
     group = made_up_group(task, max(2, local.batch_size), users=1)
-    engine = OneByOne(task, local)
+    engine = LoopEngine(task, local)
     origin = task.model.initial().to(task.device)
     torch.cuda.reset_peak_memory_stats(task.device)
     before = torch.cuda.memory_allocated(task.device)
@@ -285,7 +285,7 @@ def draws_numbers(task: Task, local: LocalSGD) -> bool:
     device = task.device
     with silent(), kept_generators(device):
         try:
-            OneByOne(task, local).train(task.model.initial().to(device), group)
+            LoopEngine(task, local).train(task.model.initial().to(device), group)
         except BaseException as error:
             pass_interrupt(error)
             return True

@@ -22,7 +22,23 @@ from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
-from fedmf.training.barrier import (
+from fedmf.training.batches import StepRows, groups_of, step_rows, user_seed
+from fedmf.training.compiled import Compiled, NotAChain, plan_of
+from fedmf.training.engines import (
+    Engine,
+    LoopEngine,
+    VmapEngine,
+    draws_numbers,
+    full_precision,
+    made_up_group,
+    refuse_batch_statistics,
+    users_at_once,
+)
+from fedmf.training.interference import interference
+from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.rng import draw_seed, kept_generators
+from fedmf.training.task import Task
+from fedmf.training.user_failures import (
     Failures,
     Group,
     UserFailure,
@@ -33,29 +49,13 @@ from fedmf.training.barrier import (
     rows_in_place,
     silent,
 )
-from fedmf.training.batches import StepRows, groups_of, step_rows, user_seed
-from fedmf.training.compiled import Compiled, NotAChain, plan_of
-from fedmf.training.draws import draw_seed, kept_generators
-from fedmf.training.engines import (
-    Engine,
-    OneByOne,
-    Together,
-    draws_numbers,
-    full_precision,
-    made_up_group,
-    refuse_batch_statistics,
-    users_at_once,
-)
-from fedmf.training.independence import dependence
-from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.task import Task
 
 #: Who trains: compiled steps, torch.func in groups of a fixed size, or plain differentiation.
-Path = Literal["compiled", "groups", "one by one"]
+Path = Literal["compiled", "vmap", "loop"]
 _ENGINES: Final[dict[Path, type[Engine]]] = {
     "compiled": Compiled,
-    "groups": Together,
-    "one by one": OneByOne,
+    "vmap": VmapEngine,
+    "loop": LoopEngine,
 }
 #: Bytes of models that are trained before they are added at most, on a processor: more leave its
 #: last cache.
@@ -76,31 +76,31 @@ def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str, list[str]]:
 
     Engine "auto" takes compiled steps where the model is a chain of layers that they know, else
     groups of a fixed size where these are faster (`users_at_once`), else one user after another.
-    Either of the first two must have the updates of automatic differentiation and pass `dependence`
+    Either of the first two must have the updates of automatic differentiation and pass `interference`
     in this process; in groups a user's bits must not depend on its place. The choice is a function
     of the task, local SGD and the machine.
 
     Raises:
-        ConfigError: engine is "vectorised", and torch.func cannot batch the model or groups fail in
+        ConfigError: engine is "vmap", and torch.func cannot batch the model or groups fail in
             this.
     """
     if local.engine == "loop":
-        return "one by one", "", []
-    if local.engine == "vectorised":
+        return "loop", "", []
+    if local.engine == "vmap":
         try:
             with silent():
                 try_groups(task, local)
         except Exception as error:  # a module may raise anything
             raise ConfigError(
-                "model must be one that torch.func can batch with engine 'vectorised'; got "
+                "model must be one that torch.func can batch with engine 'vmap'; got "
                 f"{described(error)}. Use 'auto' or 'loop'."
             ) from error
-        if why := _fault_of("groups", task, local):
+        if why := _fault_of("vmap", task, local):
             raise ConfigError(
-                "engine (of local training) must be 'auto' or 'loop' here; got 'vectorised'. In"
+                "engine (of local training) must be 'auto' or 'loop' here; got 'vmap'. In"
                 f" groups of users, {why}."
             )
-        return "groups", "", []
+        return "vmap", "", []
     fault = ""
     reasons = list[str]()
     for path, fits in _FASTER.items():
@@ -110,7 +110,7 @@ def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str, list[str]]:
             fault = f"not {_NAMES[path]}: {why}"
         else:
             return path, fault, reasons
-    return "one by one", fault, reasons
+    return "loop", fault, reasons
 
 
 def _not_compiled(task: Task, local: LocalSGD) -> str:
@@ -128,11 +128,11 @@ def _not_in_groups(task: Task, local: LocalSGD) -> str:
 #: Why a path does not suit a task, in the order in which they are tried.
 _FASTER: Final[dict[Path, Callable[[Task, LocalSGD], str]]] = {
     "compiled": _not_compiled,
-    "groups": _not_in_groups,
+    "vmap": _not_in_groups,
 }
 _NAMES: Final[dict[Path, str]] = {
     "compiled": "by compiled steps",
-    "groups": "by torch.func in groups",
+    "vmap": "by torch.func in groups",
 }
 #: What was found in this process, by model.
 _found: Final[WeakKeyDictionary[FlatModel, dict[object, str]]] = WeakKeyDictionary()
@@ -150,9 +150,9 @@ def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
         )  # which may keep something of made-up users
         try:
             found[setting] = (
-                (_fault_of_groups(tried, local) if path == "groups" else "")
+                (_fault_of_groups(tried, local) if path == "vmap" else "")
                 or disagreement(_ENGINES[path], tried, local)
-                or dependence(trainer_on(path), task, local)
+                or interference(trainer_on(path), task, local)
             )
         except Exception as error:  # of a program that cannot be compiled here, say
             found[setting] = described(error)
@@ -178,7 +178,7 @@ def try_groups(task: Task, local: LocalSGD) -> None:
     """Train made-up users in a group; what the module raises gets out."""
     origin = task.model.initial().to(task.device)
     tried = replace(task, loss=copy.deepcopy(task.loss))
-    Together(tried, local).train(origin, made_up_group(task, 2))
+    VmapEngine(tried, local).train(origin, made_up_group(task, 2))
 
 
 class LocalTrainer:
@@ -189,7 +189,7 @@ class LocalTrainer:
     Guarantees:
         A user's update does not depend on who else is trained, in how many groups and threads: not
         even on another user's NaN, infinity, exception or diverging model. On processors that holds
-        bit for bit (on machines of one kind), as far as `dependence` finds none in the model and
+        bit for bit (on machines of one kind), as far as `interference` finds none in the model and
         loss; on a GPU beyond the rounding of float32 sums. A user that fails in any way (examples
         that cannot be counted, loaded or trained on, an update that is not finite) contributes the
         zero vector, as one without examples does. Memory is needed for a few groups only.
@@ -225,13 +225,11 @@ class LocalTrainer:
         if reasons:
             _log.debug("users are trained %s, %s", self.path, "; ".join(reasons))
         if fault:
-            how = "in groups" if self.path == "groups" else self.path
+            how = "in groups" if self.path == "vmap" else "one by one"
             _warn_once("users are trained %s, which is slower, %s", how, fault)
         # A GPU has one queue: threads would part a group in small ones and wait for each other. All
         # threads share one generator of random numbers.
-        alone = task.device.type != "cpu" or (
-            self.path == "one by one" and draws_numbers(task, local)
-        )
+        alone = task.device.type != "cpu" or (self.path == "loop" and draws_numbers(task, local))
         engine = _ENGINES[self.path]
         self._workers: Workers[Engine] = Workers(
             lambda: engine(task, local), 1 if alone else threads
@@ -354,7 +352,7 @@ class LocalTrainer:
         """The users who own examples, in groups; compiled steps read examples where they are."""
         dataset = self.task.dataset
         local = self.local
-        if self.path == "groups":
+        if self.path == "vmap":
             self._workers.of_thread.expect(len(user_ids))
         users = dataset.indices(user_ids)
         counts = example_counts(
@@ -427,7 +425,7 @@ class LocalTrainer:
     @property
     def _most_together(self) -> int:
         """Users in a group of an engine of torch at most."""
-        if self.path == "groups":
+        if self.path == "vmap":
             return min(self._workers.of_thread.size, self._most or self._workers.of_thread.size)
         if self.path == "compiled":
             return self._most or _MOST_USERS
@@ -484,4 +482,4 @@ class LocalTrainer:
         except torch.OutOfMemoryError:
             if engine.size == 1:
                 raise
-            return OneByOne(self.task, self.local).train(origin, group)
+            return LoopEngine(self.task, self.local).train(origin, group)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from fedmf.values import Field, Value
 
-LocalEngine = Literal["auto", "vectorised", "loop"]
+LocalEngine = Literal["auto", "vmap", "loop"]
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,7 @@ class LocalSGD(Value):
     proximal: Annotated[float, Field("weight of FedProx's term μ/2·‖θ − θ_t‖²", "μ", ge=0)] = 0.0
     engine: Annotated[
         LocalEngine,
-        Field(
-            "auto: compiled if possible; vectorised: groups with torch.func; loop: one user at a"
-            " time"
-        ),
+        Field("auto: compiled if possible; vmap: groups with torch.func; loop: one user at a time"),
     ] = "auto"
     micro_batch: Annotated[
         int,

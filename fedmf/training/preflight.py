@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from fedmf.data.structure import Features, device_of, each
 from fedmf.errors import ConfigError
-from fedmf.training.barrier import described, silent
-from fedmf.training.draws import kept_generators, other_states
-from fedmf.training.engines import OneByOne, made_up_group, refuse_batch_statistics
-from fedmf.training.independence import dependence
+from fedmf.training.engines import LoopEngine, made_up_group, refuse_batch_statistics
+from fedmf.training.interference import interference
 from fedmf.training.local import chosen_path, trainer_on
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.rng import kept_generators, other_states
 from fedmf.training.task import Task
+from fedmf.training.user_failures import described, silent
 
 #: Examples of a made-up user.
 _WIDTH = 5
@@ -48,7 +48,7 @@ def preflight(task: Task, local: LocalSGD) -> None:
     Guarantees:
         Nothing is printed, and neither the model nor a global random generator moves.
         A model and loss for which the update of a made-up user depends on others are rejected: see
-        `dependence`.
+        `interference`.
     """
     _compare_with_test_part(task)
     refuse_batch_statistics(task.model.module)
@@ -62,7 +62,7 @@ def preflight(task: Task, local: LocalSGD) -> None:
         outputs = _outputs_and_losses(task, features, labels)
         _outputs_and_losses(task, each(lambda values: values[:1], features), labels[:1])
         with _stage("loss must be differentiable in the parameters"):
-            updates = OneByOne(task, local).train(task.model.initial().to(task.device), group)
+            updates = LoopEngine(task, local).train(task.model.initial().to(task.device), group)
         if moved := [name for name, state in other_states().items() if state != before[name]]:
             raise ConfigError(
                 "model and loss must draw random numbers from torch's generator alone, which is"
@@ -75,8 +75,8 @@ def preflight(task: Task, local: LocalSGD) -> None:
             )
         with _stage(f"model and loss must be trainable with engine {local.engine!r}"):
             path, *_ = chosen_path(untouched, local)
-            if path == "one by one":  # of others `chosen_path` knows it
-                _refuse_dependence(dependence(trainer_on(path), untouched, local, beside=False))
+            if path == "loop":  # of others `chosen_path` knows it
+                _refuse_interference(interference(trainer_on(path), untouched, local, beside=False))
     for metric in task.metrics:
         with _stage(
             f"metric {metric.name} must be a number computed from outputs {_seen(outputs)}"
@@ -84,7 +84,7 @@ def preflight(task: Task, local: LocalSGD) -> None:
             float(metric.of(outputs, labels))
 
 
-def _refuse_dependence(why: str) -> None:
+def _refuse_interference(why: str) -> None:
     if why:
         raise ConfigError(
             f"update of a user must depend on that user's examples alone; {why}. Model and loss"

@@ -16,10 +16,10 @@ from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import each
 from fedmf.errors import UnsoundSumError
-from fedmf.training.barrier import UserFailure, example_counts
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
+from fedmf.training.user_failures import UserFailure, example_counts
 
 _MOST_USERS: Final = 64
 

@@ -39,7 +39,7 @@ import numpy as np
 from fedmf.matrices.banded import Banded
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.factorization import Dense
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.registry import build, names
 from fedmf.participation import Participation
@@ -57,7 +57,7 @@ def banded_toeplitz(n: int, bands: int) -> Job:
 
 def general_sensitivity() -> None:
     C = np.tril(np.random.default_rng(0).random((2000, 2000)))
-    stated_sensitivity(Dense(C), Participation(2000, 10, 200))
+    sensitivity_of(Dense(C), Participation(2000, 10, 200))
 
 
 def sensitivity_at_ten_thousand(kind: str) -> Job:
@@ -73,7 +73,7 @@ def sensitivity_at_ten_thousand(kind: str) -> Job:
         C = Toeplitz(np.array([1.0, *rng.random(n - 1)]), n)
     else:
         C = BufferedToeplitz([0.999, 0.9], [0.5, 5.0], n)
-    return lambda: stated_sensitivity(C, Participation(n, 10, 400))
+    return lambda: sensitivity_of(C, Participation(n, 10, 400))
 
 
 #: Name, mechanism it needs, target in seconds, job.

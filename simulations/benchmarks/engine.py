@@ -297,9 +297,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument(
-        "--engines", nargs="+", choices=("auto", "vectorised", "loop"), default=["auto"]
-    )
+    parser.add_argument("--engines", nargs="+", choices=("auto", "vmap", "loop"), default=["auto"])
     parser.add_argument("--turns", type=int, default=11)
     parser.add_argument("--users", type=int, default=64, help="trained in a turn")
     parser.add_argument("--before", type=Path, help="a tree of another version")

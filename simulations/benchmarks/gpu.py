@@ -34,10 +34,10 @@ from torch import Tensor
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
-from fedmf.mechanisms.blt import blt
+from fedmf.mechanisms.blt_family import blt
 from fedmf.mechanisms.closed_forms import bisr, identity
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.participation import Participation
 from fedmf.release.noisy_sum import NoisySum
@@ -126,7 +126,7 @@ def release(device: torch.device, dimension: str, mechanism: str) -> Case:
     d = int(dimension)
     total = ClippedSum(d, 1.0, device)
     rule = Sgd(learning_rate=1.0, momentum=0.9).build([(d,)], HORIZON)
-    inverse = MECHANISMS[mechanism]().recurrence()
+    inverse = MECHANISMS[mechanism]().streaming_inverse()
 
     def releasing(std: float) -> Callable[[], None]:
         key = NoiseKey.from_seed(0)

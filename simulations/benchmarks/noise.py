@@ -55,14 +55,14 @@ def releases(C: Any, d: int) -> Job:
     import torch
 
     from fedmf.noise.key import Domain, NoiseKey
-    from fedmf.noise.stream import NoiseStream
+    from fedmf.noise.noise_stream import NoiseStream
     from fedmf.release.noisy_sum import NoisySum
 
     total = torch.ones(d, dtype=torch.int64)
     stream = None
     if C is not None:
         stream = NoiseStream(
-            NoiseKey.from_seed(0), Domain.TRAINING, C.recurrence(), HORIZON, d, STD
+            NoiseKey.from_seed(0), Domain.TRAINING, C.streaming_inverse(), HORIZON, d, STD
         )
 
     def one() -> None:

@@ -19,7 +19,7 @@ from large_trees import tree_rmse
 from pictures import Curves, draw, epochs, ratios, rmse, rmse_of
 
 from fedmf.accounting.gaussian import gaussian_sigma
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.registry import build, names
 from fedmf.participation import Participation
@@ -139,7 +139,7 @@ def stamped(n: int, k: int, repetitions: int) -> float:
     total = np.add.outer(np.arange(repetitions) * within[-1], within).mean()
     per_block = -(-k // repetitions)
     inside = Participation(m, per_block, min(n // k, m))
-    square = stated_sensitivity(block, inside).value ** 2 * min(repetitions, k)
+    square = sensitivity_of(block, inside).value ** 2 * min(repetitions, k)
     return float(np.sqrt(total * square))
 
 

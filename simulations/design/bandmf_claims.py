@@ -12,7 +12,7 @@ import json
 
 from pictures import RESULTS
 
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
@@ -42,7 +42,7 @@ def suboptimality(n: int, p: int) -> float:
 
     def rmse(name: str) -> float:
         C = build(name, contract, params={"bands": p}).factorization
-        return errors(C, prefix(n), stated_sensitivity(C, contract)).rmse
+        return errors(C, prefix(n), sensitivity_of(C, contract)).rmse
 
     return rmse("normalized-banded-toeplitz") / rmse("normalized-banded")
 

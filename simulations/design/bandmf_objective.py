@@ -19,7 +19,7 @@ import torch
 from pictures import draw
 
 from fedmf.matrices.workload import prefix
-from fedmf.mechanisms.banded import variances_of_band
+from fedmf.mechanisms.banded_family import variances_of_band
 from fedmf.mechanisms.banded_toeplitz import ToeplitzLoss
 from fedmf.mechanisms.closed_forms import bsr
 from fedmf.mechanisms.optimise import log_mean

@@ -24,7 +24,7 @@ import numpy as np
 
 from fedmf.matrices.arrays import Matrix
 from fedmf.matrices.factorization import Dense
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.mechanisms.objective import Objective
 from fedmf.mechanisms.registry import build
 from fedmf.participation import Participation
@@ -77,7 +77,7 @@ def judged(error: str, C: Matrix, k: int, b: int) -> float:
     """(1/√n)·‖AC⁻¹‖_F·sens or max_t ‖(AC⁻¹)_t‖·sens for prefix sums."""
     rows = np.linalg.norm(np.cumsum(np.linalg.solve(C, np.eye(len(C))), axis=0), axis=1)
     size = rows.max() if error == "max" else np.sqrt((rows**2).mean())
-    return float(size * stated_sensitivity(Dense(C), Participation(len(C), k, b)).value)
+    return float(size * sensitivity_of(Dense(C), Participation(len(C), k, b)).value)
 
 
 def label(error: str, mechanism: str, n: int, k: int, b: int, size: int) -> str:

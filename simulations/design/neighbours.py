@@ -42,7 +42,7 @@ from fedmf.mechanisms.imported import import_strategy
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.participation import Participation
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -187,7 +187,7 @@ def our_noise() -> Iterator[tuple[str, Add]]:
     made = {name: design(name, of) for name in STRATEGIES if name != "dense"}
     made["independent"] = identity(of.rounds)
     for name, factorization in made.items():
-        inverse = factorization.recurrence()
+        inverse = factorization.streaming_inverse()
         stream = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, inverse, of.rounds, D, 2.0**35)
         yield name, partial(stream.release, torch.zeros(D, dtype=torch.int64))
 

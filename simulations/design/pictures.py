@@ -17,7 +17,7 @@ from style import look, name_at_ends, number, plain_logarithms
 
 from fedmf.figures import new_figure, style
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
@@ -32,7 +32,7 @@ Panel = tuple[Curves, str, str] | tuple[Curves, str, str, str]
 
 def rmse_of(C: Factorization, contract: Participation) -> float:
     """RMSE of prefix sums, sensitivity included, noise multiplier left out."""
-    return errors(C, prefix(C.rounds), stated_sensitivity(C, contract)).rmse
+    return errors(C, prefix(C.rounds), sensitivity_of(C, contract)).rmse
 
 
 def rmse(name: str, contract: Participation, **params: float) -> float:

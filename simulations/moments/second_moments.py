@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.joint_sensitivity import UserRange
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import ToeplitzWorkload, average, exponential, prefix, window
 from fedmf.mechanisms.closed_forms import identity, strategy_power
 from fedmf.moments import METHODS, MomentMechanism, jme
@@ -122,7 +122,7 @@ def against_squaring(workload: ToeplitzWorkload, C: Factorization, d: int) -> Cu
     A = workload.materialize()
     once = Participation(N, 1, N)
     users = UserRange(1.0, d, "replace-one")
-    sens = stated_sensitivity(C, once).value
+    sens = sensitivity_of(C, once).value
     inverse = np.linalg.inv(C.materialize())
     Q = inverse @ inverse.T
     kernel = A.T @ A

@@ -21,7 +21,7 @@ from sklearn.datasets import load_breast_cancer
 
 from fedmf.matrices.arrays import Array
 from fedmf.moments import describe
-from fedmf.streaming.release import alarm_threshold, calibrated_threshold
+from fedmf.streaming.private_release import alarm_threshold, calibrated_threshold
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fetch_data import table, wrist

@@ -14,7 +14,7 @@ from fedmf.matrices.arrays import Array
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.mechanisms.objective import query_variances
-from fedmf.moments import GaussianEstimate, MomentMechanism, MomentRelease
+from fedmf.moments import GaussianEstimate, MomentMechanism, NoisyMomentSums
 
 
 def first_moment_errors(mechanism: MomentMechanism, workload: Array, dimension: int) -> Array:
@@ -183,7 +183,7 @@ def mean_noise_variances(mechanism: MomentMechanism, workload: ToeplitzWorkload)
 
 
 def gaussian_estimate(
-    release: MomentRelease, noise_variance: float | None = None
+    release: NoisyMomentSums, noise_variance: float | None = None
 ) -> GaussianEstimate:
     """μ̂ and Σ̂ = Ŝ − μ̂μ̂ᵀ from a release of running averages.
 

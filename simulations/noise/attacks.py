@@ -28,7 +28,7 @@ from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.noise.innovations import nearest_integer
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.units import Part, calibrated
 
 EPSILON: Final = 1.0
@@ -71,7 +71,12 @@ def releases(C: Factorization, totals: torch.Tensor) -> tuple[np.ndarray, int, f
     del std
     noise = rounding.parts[0]
     stream = NoiseStream(
-        NoiseKey.from_os(), Domain.TRAINING, C.recurrence(), len(totals), totals.shape[1], noise.std
+        NoiseKey.from_os(),
+        Domain.TRAINING,
+        C.streaming_inverse(),
+        len(totals),
+        totals.shape[1],
+        noise.std,
     )
     stream.release_rows(totals)
     return totals.numpy(), noise.bits, noise.std

@@ -10,9 +10,9 @@ from typing import Final
 
 from fedmf.accounting.gaussian import gaussian_sigma
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
-from fedmf.mechanisms.blt import blt
+from fedmf.mechanisms.blt_family import blt
 from fedmf.mechanisms.closed_forms import bisr, bsr, cgd
 from fedmf.noise.units import Part, calibrated
 from fedmf.participation import Participation
@@ -52,12 +52,12 @@ def main() -> None:
         of = Participation(rounds, 10, rounds // 10)
         for name, make in MECHANISMS.items():
             C = make(of)
-            s = stated_sensitivity(C, of).value
+            s = sensitivity_of(C, of).value
             for epsilon in EPSILONS:
                 sigma = gaussian_sigma(epsilon, 1e-6)
                 _, rounding = calibrated([Part(C, size, users)], s, sigma)
                 noise = rounding.parts[0]
-                scale = noise.std * float(C.recurrence().diagonal().max())
+                scale = noise.std * float(C.streaming_inverse().diagonal().max())
                 cells = [
                     f"{size:.0e}",
                     f"{rounds:.0e}",

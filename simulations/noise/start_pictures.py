@@ -13,10 +13,10 @@ import torch
 
 from fedmf.accounting.gaussian import gaussian_mu, gaussian_sigma
 from fedmf.figures import COLOURS, new_figure, style
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.units import Part, calibrated
 from fedmf.participation import Participation
 
@@ -31,12 +31,12 @@ def noise(name: str) -> np.ndarray:
     """Rows of noise at ε = 8 for clip norm 1: a row a round, a column a coordinate."""
     C = NamedMechanism(name).build(CONTRACT).factorization
     part = Part(C, COORDINATES, users=1)
-    _, rounding = calibrated([part], stated_sensitivity(C, CONTRACT).value, SIGMA)
+    _, rounding = calibrated([part], sensitivity_of(C, CONTRACT).value, SIGMA)
     unit = rounding.parts[0]
     stream = NoiseStream(
         NoiseKey.from_seed(3),
         Domain.TRAINING,
-        C.recurrence(),
+        C.streaming_inverse(),
         CONTRACT.rounds,
         COORDINATES,
         unit.std,

@@ -29,7 +29,7 @@ from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.closed_forms import square_root as plain_root
 from fedmf.moments import jme
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.participation import Participation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
@@ -83,7 +83,9 @@ def powers(C: tuple[Factorization, Factorization]) -> dict[str, tuple[float, flo
 def noise_rows(C: Factorization, dimension: int, domain: Domain) -> torch.Tensor:
     """All rows of a real stream, scaled to τ = 1; shape (n, dimension)."""
     std = 2.0**33
-    stream = NoiseStream(NoiseKey.from_seed(4), domain, C.recurrence(), C.rounds, dimension, std)
+    stream = NoiseStream(
+        NoiseKey.from_seed(4), domain, C.streaming_inverse(), C.rounds, dimension, std
+    )
     rows = torch.zeros(C.rounds, dimension, dtype=torch.int64)
     stream.release_rows(rows)
     return rows / std

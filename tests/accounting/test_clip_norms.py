@@ -16,7 +16,7 @@ from fedmf.accounting.gaussian import adjacency_factor, gaussian_delta
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.clipping.user_statistics import SIGNS
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.closed_forms import cgd, identity
 from fedmf.participation import Adjacency, Participation
@@ -91,7 +91,7 @@ def test_no_choice_of_norms_and_updates_moves_the_release_by_more_than_the_sensi
     k = contract.max_participations
     b = contract.min_separation
     C = factorization.materialize()
-    stated = stated_sensitivity(factorization, contract)
+    stated = sensitivity_of(factorization, contract)
     rule = QuantileClipping(share=share)
     found = worst(C, k, b, entries(rule, price=1), adjacency)
     assert found <= stated.value * (1 + 1e-12)
@@ -118,7 +118,7 @@ def losses(stale: bool) -> np.ndarray:
     """
     C = Toeplitz([1.0, 0.6], 6)
     contract = Participation(6, 3, 2)
-    sensitivity = stated_sensitivity(C, contract).value
+    sensitivity = sensitivity_of(C, contract).value
     dense = C.materialize()
     rng = np.random.default_rng(5)
     draws = 200_000

@@ -13,19 +13,19 @@ from support.continuations import furthest
 from support.oracles import patterns
 
 from fedmf.accounting.gaussian import gaussian_epsilon
-from fedmf.accounting.release import RunRelease
+from fedmf.accounting.queries import SumQuery
 from fedmf.accounting.rounding import at_least
 from fedmf.errors import LedgerError
 from fedmf.matrices.factorization import Dense, Factorization
 from fedmf.matrices.toeplitz import InverseToeplitz, Toeplitz
-from fedmf.statements.composition import Costs, Spent, compose, joined_mu
+from fedmf.statements.composition import PrivacyCost, UserLosses, compose, joined_mu
 
 DELTA = 1e-5
 #: Relative; sums of some ten float64 Gram entries against the inverse of a covariance.
 TOLERANCE = 1e-9
 
 
-def costs(name: str, mu: dict[str, float], /, **changes: object) -> Costs:
+def costs(name: str, mu: dict[str, float], /, **changes: object) -> PrivacyCost:
     worst = max(mu.values(), default=0.0)
     said = {
         "unit": "user",
@@ -41,11 +41,11 @@ def costs(name: str, mu: dict[str, float], /, **changes: object) -> Costs:
         "users_participated": len(mu),
         **changes,
     }
-    return Costs(name, said, Spent(list(mu), np.array([*mu.values()], dtype=np.float64)))
+    return PrivacyCost(name, said, UserLosses(list(mu), np.array([*mu.values()], dtype=np.float64)))
 
 
 def shift(made: Factorization, pattern: tuple[int, ...]) -> float:
-    return float(RunRelease(made).of_equal_length(np.array([pattern]))[0]) if pattern else 0.0
+    return float(SumQuery(made).of_equal_length(np.array([pattern]))[0]) if pattern else 0.0
 
 
 FIRST = (4, 2, 2)

@@ -10,11 +10,11 @@ from support.amplified_runs import keys
 from support.headers import FACTORIZATION, make_header, read, record
 from support.small_runs import small_run
 
-from fedmf.accounting.release import SecondStream
+from fedmf.accounting.queries import SecondStream
 from fedmf.accounting.rounding import at_least
 from fedmf.noise.key import NoiseKey
 from fedmf.runs.directory import RunHeader
-from fedmf.runs.plan import plan_of
+from fedmf.runs.run_plan import plan_of
 from fedmf.statements.statement import OPERATORS, PrivacyStatement
 
 BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from support.headers import DELTA, FACTORIZATION, PLANNED, make_header, read, record
 
-from fedmf.accounting import release as release_module
+from fedmf.accounting import queries as release_module
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
-from fedmf.matrices.factorization import Mechanism
+from fedmf.matrices.factorization import BuiltMechanism
 from fedmf.matrices.sensitivity import Sensitivity
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.runs.directory import RunHeader
-from fedmf.runs.statement import run_statement
+from fedmf.runs.run_statement import run_statement
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_more_spent_than_planned_is_refused(path, monkeypatch):
     header = make_header(sensitivity_value=PLANNED.value * 0.99)
     record(path, header, [["a"], [], [], ["a"], [], []])
     wrong = Sensitivity(PLANNED.value * 0.99, "exact", "doctored")
-    monkeypatch.setattr(release_module, "stated_sensitivity", lambda *_: wrong)
+    monkeypatch.setattr(release_module, "sensitivity_of", lambda *_: wrong)
     with pytest.raises(LedgerError, match=r"epsilon_spent is .* above the planned"):
         read(path)
 
@@ -131,7 +131,7 @@ def test_header_and_ledger_must_agree(path):
             run_statement(make_header(participation=Participation(6, 1, 3)), ledger)
         with pytest.raises(LedgerError, match="holds 4 users; the header says there are 3"):
             run_statement(make_header(users=3), ledger)
-        shorter = Mechanism("cgd", {}, InverseToeplitz([1.0, -0.8], 5))
+        shorter = BuiltMechanism("cgd", {}, InverseToeplitz([1.0, -0.8], 5))
         with pytest.raises(LedgerError, match="n=5 rounds"):
             run_statement(make_header(mechanism=shorter), ledger)
 

@@ -16,7 +16,7 @@ from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.runs.directory import RunHeader
-from fedmf.runs.statement import run_spent
+from fedmf.runs.run_statement import run_spent
 from fedmf.statements.privacy import NoPrivacy
 
 CONTRACT = Participation(rounds=40, max_participations=4, min_separation=7)

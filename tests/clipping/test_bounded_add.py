@@ -25,7 +25,7 @@ UNIT = 2**FRACTION_BITS
 ENGINES = {
     "without weights": {},
     "one call a user": {"epochs": 9},
-    "vectorised": {"engine": "vectorised"},
+    "vmap": {"engine": "vmap"},
     "loop": {"engine": "loop"},
 }
 

@@ -138,7 +138,7 @@ def contributions(trainer: LocalTrainer, zeta: float, sent: str) -> Iterator[lis
     ("kind", "engine", "sent"),
     [
         *((kind, "auto", "sums") for kind in ("dense", "convolution", "adapted", "own")),
-        *(("dense", engine, "sums") for engine in ("loop", "vectorised")),
+        *(("dense", engine, "sums") for engine in ("loop", "vmap")),
         ("own", "auto", "rows"),
     ],
 )

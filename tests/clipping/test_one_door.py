@@ -90,8 +90,8 @@ def own_rows() -> torch.Tensor:
 
 
 PATHS: dict[str, Callable[[], torch.Tensor]] = {
-    "engine loop": lambda: trained("loop", "one by one"),
-    "engine vectorised": lambda: trained("vectorised", "groups"),
+    "engine loop": lambda: trained("loop", "loop"),
+    "engine vmap": lambda: trained("vmap", "vmap"),
     "compiled steps": lambda: trained("auto", "compiled"),
     "models of Flower clients": lambda: replied(ROWS, torch.ones(D)),
     "updates of Flower clients": lambda: replied(ROWS),

@@ -13,11 +13,11 @@ from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.clipping.row_features import NEAR, integer_features
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import bisr, cgd, identity
 from fedmf.moments.methods import METHODS, jme
-from fedmf.moments.stream import MomentStream
+from fedmf.moments.moment_stream import MomentStream
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
@@ -96,7 +96,7 @@ def test_integers_cost_no_privacy(name: str, adjacency: str) -> None:
     noises = made.rounding.parts
     norm = np.linalg.norm(C.materialize(), 2)
     moved = [norm * math.sqrt(30 * 24), norm * math.sqrt(moment.size * 24)]
-    cut = math.sqrt(moment.size) * stated_sensitivity(C, PART).value
+    cut = math.sqrt(moment.size) * sensitivity_of(C, PART).value
     sizes = [moved[0] / noises[0].std]
     if name != "pp":
         sizes.append((moved[1] + cut) / noises[1].std)

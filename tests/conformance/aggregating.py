@@ -31,7 +31,7 @@ def carried_out_aggregated(
         privacy,
         run.cohorts,
         users=list(task.dataset.user_ids),
-        mechanism=run.noise,
+        mechanism=run.mechanism_config,
         run_dir=path,
         server_optimizer=run.server,
         clipping=run.clipping,

@@ -55,7 +55,7 @@ class Path:
         send models, in float32, and so are updates rounded that are brought. A GPU sums products of
         matrices in an order of its own.
         """
-        if self.host in HOSTS or self.engine == "vectorised" or self.device == "cuda":
+        if self.host in HOSTS or self.engine == "vmap" or self.device == "cuda":
             return None
         plain = replace(self, users_per_message=None, workers=1, host="fedmf")
         return None if plain == self else plain
@@ -70,11 +70,11 @@ PATHS: Final = (
     REFERENCE,
     DEFAULT,
     Path("auto", workers=2, host="messages"),
-    Path("vectorised"),
+    Path("vmap"),
     Path("auto", "per-user"),
     Path("auto", "per-user", 1),
     Path("auto", "per-user", 2, workers=2, host="messages"),
-    Path("vectorised", "per-user"),
+    Path("vmap", "per-user"),
     Path("loop", "per-user"),
 )
 WRAPPED: Final = Path("loop", "per-user", 1, host="wrapper")
@@ -83,6 +83,6 @@ AGGREGATED: Final = Path("loop", "per-user", 1, host="aggregator")
 ON_GPU: Final = (
     Path("auto", device="cuda"),
     Path("auto", "per-user", device="cuda"),
-    Path("vectorised", device="cuda"),
+    Path("vmap", device="cuda"),
     Path("loop", device="cuda"),
 )

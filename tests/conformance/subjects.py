@@ -58,7 +58,7 @@ def _images() -> Task:
     return classification(dataset, nn.Sequential(*layers))
 
 
-class OneByOne(nn.Module):
+class LoopEngine(nn.Module):
     """A module that torch.func cannot batch: what it computes depends on a number read off the
     examples.
     """
@@ -85,7 +85,7 @@ def _hostile() -> Task:
 def _one_by_one() -> Task:
     dataset = _kind("classification").dataset
     torch.manual_seed(3)
-    return classification(dataset, OneByOne())
+    return classification(dataset, LoopEngine())
 
 
 def _adapted() -> Task:
@@ -108,7 +108,7 @@ MODELS: Final[dict[str, Callable[[], Task]]] = {
     "layers, positions": lambda: _kind("tagging of numbers"),
     "torch.func": lambda: _kind("multi-label"),
     "torch.func, text": lambda: _kind("next token"),
-    "one by one": _one_by_one,
+    "loop": _one_by_one,
     "hostile users": _hostile,
 }
 OPTIMIZERS: Final[dict[str, Any]] = {

@@ -19,7 +19,7 @@ from fedmf.training.local import LocalTrainer
 
 #: What is refused, by the beginning of the reason.
 REFUSED = (
-    "model must be one that torch.func can batch with engine 'vectorised'",
+    "model must be one that torch.func can batch with engine 'vmap'",
     "form (of the second moment) must be 'per-user' or 'squared-mean'; got 'joint-clip'",
     "clipping must be 'fixed' for an optimizer that needs a second moment",
     "statistic 'mean_norms' must be left out with an optimizer that needs a second moment",

@@ -34,7 +34,7 @@ def wrapped(run: Run, path: Path) -> CorrelatedNoise:
         privacy,
         run.cohorts,
         users=run.task_source.users,
-        mechanism=run.noise,
+        mechanism=run.mechanism_config,
         run_dir=path,
         server_optimizer=run.server,
         clipping=run.clipping,

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmf.data.cells import cells_of, ids, numbers
-from fedmf.data.lines import LONGEST_LINE, PASSED_OVER, Lines
+from fedmf.data.line_reader import LONGEST_LINE, PASSED_OVER, Lines
 from fedmf.data.table_reader import CsvTable, InputError, open_table
 
 laws = settings(derandomize=True, max_examples=100, deadline=None, database=None)

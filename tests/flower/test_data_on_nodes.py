@@ -72,7 +72,7 @@ def test_the_server_opens_no_file_but_the_user_list(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planning, starting, resuming and stating are done where no user's rows can be read."""
-    config = configuration(places, **{"execution.enrolment": "keys"})
+    config = configuration(places, **{"execution.node-keys": "keys"})
     opened = list[str]()
     real = Path.open
 

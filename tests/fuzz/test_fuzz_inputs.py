@@ -20,8 +20,8 @@ from fedmf.data.table_reader import InputError
 from fedmf.errors import ConfigError
 from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import known_keys, load_run, parse_assignments
-from fedmf.streaming.rows import label_of, open_reader
 from fedmf.streaming.settings import Settings
+from fedmf.streaming.stream_rows import label_of, open_reader
 
 CONFIG: dict[str, Any] = {
     "data": {"kind": "synthetic", "users": 24, "seed": 1},

@@ -17,8 +17,8 @@ from support.fuzzing import ODD_SCALARS, altered, damaged, fuzzed, judged
 
 from fedmf.data import Schema, read_schema
 from fedmf.data.table_reader import InputError
-from fedmf.streaming.session import open_reader
 from fedmf.streaming.settings import Settings
+from fedmf.streaming.stream_run import open_reader
 
 DECLARED: dict[str, Any] = {
     "columns": {

@@ -16,9 +16,9 @@ import fedmf
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalTrainer, classification, next_token
-from fedmf.training.engines import OneByOne
+from fedmf.training.engines import LoopEngine
 
-ENGINES = ("auto", "vectorised", "loop")
+ENGINES = ("auto", "vmap", "loop")
 VOCABULARY = 20
 CLASSES = 4
 EXAMPLES = 5
@@ -215,13 +215,13 @@ def test_scratch_memory_that_is_not_cleared_is_seen(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that begins where the user before ended."""
-    right = OneByOne._train
+    right = LoopEngine._train
     last = list[Tensor]()
 
-    def kept(self: OneByOne, into: Tensor, origin: Tensor, *more: Any) -> None:
+    def kept(self: LoopEngine, into: Tensor, origin: Tensor, *more: Any) -> None:
         right(self, into, last[-1] if last else origin, *more)
         last.append(self._flat.detach().clone())
 
-    monkeypatch.setattr(OneByOne, "_train", kept)
+    monkeypatch.setattr(LoopEngine, "_train", kept)
     with pytest.raises(AssertionError):
         check(model, "loop")

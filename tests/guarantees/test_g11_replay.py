@@ -20,7 +20,7 @@ from support.mean_norms import MeanNorm
 from torch import Tensor
 
 import fedmf
-from fedmf.accounting.release import SecondForm
+from fedmf.accounting.queries import SecondForm
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.flower.inner_rule import InnerRule
@@ -38,7 +38,7 @@ from fedmf.training import Task
 from guarantees.small import CLIP, COHORT, NAMES, ROUNDS, USERS, aggregator, random_rows, run_of
 
 QUANTILE = fedmf.QuantileClipping(quantile=0.4, learning_rate=0.8, rounds_per_update=1, share=0.25)
-PAIR = fedmf.NoiseMechanism(second_moment_importance=1.0)
+PAIR = fedmf.MechanismConfig(second_moment_weight=1.0)
 DIMENSION = 21
 SHAPES = {"body.weight": (4, 3), "body.bias": (4,), "head": (5,)}
 
@@ -163,7 +163,7 @@ def replay(seen: Seen, optimizer: ServerOptimizer, task: Task | None = None) -> 
         assert seen.models[t] == expected, f"round {t}"
         row: dict[str, Any] = {} if task is None else dict(task.evaluate(theta))
         for each in header.statistics:
-            domain = Domain.of_part(each.name)
+            domain = Domain.of_statistic(each.name)
             unit = 2.0 ** -bits[plan.index_of(each)]
             share = float(mean(seen.integers[domain.name][t], unit, m))
             states[each.name] = each.after(t, share, states[each.name])

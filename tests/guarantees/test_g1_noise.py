@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import fedmf
 from fedmf.flower import CorrelatedNoise, InProcessGrid
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from guarantees.small import (
     CLIP,
     COHORT,

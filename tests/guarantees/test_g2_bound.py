@@ -89,7 +89,7 @@ def check_rows(folder: Path, engine: Any) -> None:
         assert times > 0 or np.array_equal(models[kind], models["without"]), kind
 
 
-ENGINES = ("auto", "loop", "vectorised")
+ENGINES = ("auto", "loop", "vmap")
 CHECKS: dict[str, Callable[[Path], None]] = {"updates": check_updates} | {
     f"rows, {engine}": lambda folder, engine=engine: check_rows(folder, engine)
     for engine in ENGINES
@@ -108,7 +108,7 @@ def unclipped(total: ClippedSum, updates: Tensor, origin: Tensor | None = None) 
     return torch.ones(len(x), dtype=torch.bool)
 
 
-@pytest.mark.parametrize("what", ["updates", "rows, loop", "rows, vectorised"])
+@pytest.mark.parametrize("what", ["updates", "rows, loop", "rows, vmap"])
 def test_a_skipped_clip_is_seen(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClippedSum, "add_updates", unclipped)
     with pytest.raises((AssertionError, UnsoundSumError)):  # a server checks sums again

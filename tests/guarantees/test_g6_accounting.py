@@ -19,9 +19,9 @@ import fedmf
 from fedmf.cohorts import CyclicPoissonCohorts
 from fedmf.errors import LedgerError
 from fedmf.release.plan import Plan
-from fedmf.runs import statement as run_statements
-from fedmf.runs.statement import run_spent
-from fedmf.statements.composition import Spent
+from fedmf.runs import run_statement as run_statements
+from fedmf.runs.run_statement import run_spent
+from fedmf.statements.composition import UserLosses
 from guarantees.small import (
     CLIP,
     COHORT,
@@ -185,7 +185,7 @@ def test_one_round_fewer_is_seen(
         check_run(tmp_path)
 
 
-def without_the_last_round(plan: Plan, ledger: Any) -> Spent:
+def without_the_last_round(plan: Plan, ledger: Any) -> UserLosses:
     rounds, keys = ledger.participations()
     kept = rounds < ledger.released - 1
     fewer = SimpleNamespace(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedmf
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from guarantees.small import (
     COHORT,
     NAMES,

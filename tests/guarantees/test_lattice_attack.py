@@ -17,7 +17,7 @@ from fedmf.accounting.gaussian import certified_sigma
 from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.release.noisy_sum import NoisySum
 
 SCRIPT = Path(__file__).parents[2] / "simulations/attack_lattice.py"
@@ -42,7 +42,7 @@ def attack() -> ModuleType:
 def integer_noise(total: np.ndarray, std: float, trial: int) -> np.ndarray:
     """The model that the package makes of the first sum."""
     o = torch.from_numpy(total.copy())
-    inverse = identity(1).recurrence()
+    inverse = identity(1).streaming_inverse()
     NoiseStream(NoiseKey.from_seed(trial), Domain.TRAINING, inverse, 1, DIMENSION, std).release(o)
     return NoisySum(o, 2.0**-BITS).mean(COHORT, torch.float32).numpy()
 

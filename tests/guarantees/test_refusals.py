@@ -21,10 +21,10 @@ from fedmf.matrices.factorization import Dense, factorization_from_dict
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.choice import GivenFactorization
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.release.plan import Plan
 from fedmf.runs.session import Session
-from fedmf.streaming.plan import StreamPlan
+from fedmf.streaming.stream_plan import StreamPlan
 from guarantees.small import CLIP, NAMES, ROUNDS, random_rows, run_of
 from guarantees.small import stream as pushed
 
@@ -249,7 +249,7 @@ def test_a_stream_that_states_too_little(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.int32])
 def test_a_sum_that_is_not_int64(kind: torch.dtype) -> None:
-    inverse = Toeplitz([1.0, 0.5], 3).recurrence()
+    inverse = Toeplitz([1.0, 0.5], 3).streaming_inverse()
     noise = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, inverse, 3, DIMENSION, 1e6)
     with pytest.raises(ValueError, match="must be int64"):
         noise.release(torch.zeros(DIMENSION, dtype=kind))

@@ -24,8 +24,8 @@ from fedmf.data import read_schema
 from fedmf.errors import LedgerError
 from fedmf.ledger.released_integers import FOLDER, INTEGERS, PLAN, ReleasedIntegers
 from fedmf.runs.released_model import ReleasedModel, write_tensors
+from fedmf.runs.run_statement import account
 from fedmf.runs.simulation import run_in_process
-from fedmf.runs.statement import account
 from fedmf.streaming import Settings, account_stream
 from guarantees.small import bisr, patterns, random_rows, run_of
 from guarantees.small import stream as pushed

@@ -105,7 +105,7 @@ def test_a_round_needs_an_opening_with_bits_of_its_own(path: Path) -> None:
     fresh = set()
     for t in range(3):
         with go_on(path) as ledger:
-            fresh.add(ledger.opening().fresh)
+            fresh.add(ledger.opening().salt)
             assert ledger.opening() == ledger.openings()[-1]
             commit(ledger, [f"u{t}"])
     assert len(fresh) == 3
@@ -300,10 +300,10 @@ def test_copies_on_one_machine_and_on_two(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as other:
         other.setenv("XDG_STATE_HOME", str(tmp_path / "other machine"))
         with Ledger.open(older, SECRET) as ledger:
-            fresh = ledger.opening().fresh
+            fresh = ledger.opening().salt
             commit(ledger, ["u3"], ["u4"])
     with Ledger.open(path, SECRET) as ledger:
-        assert fresh not in {opening.fresh for opening in ledger.openings()}
+        assert fresh not in {opening.salt for opening in ledger.openings()}
     with pytest.raises(
         LedgerError, match="older copy"
     ):  # it has more commits, and not those of this machine

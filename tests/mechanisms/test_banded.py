@@ -5,9 +5,9 @@ import pytest
 from support.oracles import scalar_sensitivity
 
 from fedmf.matrices.factorization import normalized
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import prefix, window
-from fedmf.mechanisms.banded import (
+from fedmf.mechanisms.banded_family import (
     Banded,
     banded,
 )
@@ -56,7 +56,7 @@ def test_sensitivity_is_exact_and_falling_norms_pay(k, b):
     contract = Participation(9, k, b)
     equal = banded(3, contract, equal_norms=True)
     falling = banded(3, contract)
-    stated = [stated_sensitivity(C, contract) for C in (equal, falling)]
+    stated = [sensitivity_of(C, contract) for C in (equal, falling)]
     for C, found in zip((equal, falling), stated, strict=True):
         assert found.kind == "exact"
         assert found.value == pytest.approx(scalar_sensitivity(C.materialize(), k, b), rel=1e-12)

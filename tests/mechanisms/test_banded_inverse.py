@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.banded_inverse import banded_inverse
 from fedmf.mechanisms.objective import errors
@@ -17,7 +17,7 @@ TEN_EPOCHS = Participation(3900, 10, 390)
 
 
 def _rmse(C, contract, workload=None):
-    stated = stated_sensitivity(C, contract)
+    stated = sensitivity_of(C, contract)
     assert stated.kind == "exact"
     return errors(C, workload or prefix(contract.rounds), stated).rmse
 
@@ -31,7 +31,7 @@ def test_a_derivative_free_search_with_the_true_sensitivity_finds_nothing_better
 
     def exact(x):
         C = type(banded_inverse(1, contract))(np.concatenate([[1.0], x]), n)
-        stated = stated_sensitivity(C, contract)
+        stated = sensitivity_of(C, contract)
         return errors(C, prefix(n), stated).rmse
 
     start = -0.5 * np.random.default_rng(1).random(p - 1) / np.arange(1, p)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.oracles import ltt, prefix_sums, rmse
 
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.objective import errors
@@ -15,7 +15,7 @@ from fedmf.participation import Participation
 
 
 def _rmse(C, contract):
-    return errors(C, prefix(contract.rounds), stated_sensitivity(C, contract)).rmse
+    return errors(C, prefix(contract.rounds), sensitivity_of(C, contract)).rmse
 
 
 @pytest.mark.parametrize(("n", "k", "b", "p"), [(30, 3, 10, 6), (24, 2, 4, 6), (20, 20, 1, 3)])
@@ -68,7 +68,7 @@ def test_beyond_the_separation_the_result_is_monotone_and_exact(n, k, b, p):
     C = banded_toeplitz(p, contract)
     assert (np.diff(C.strategy) <= 1e-15).all()
     assert C.strategy.min() >= 0
-    assert stated_sensitivity(C, contract).kind == "exact"
+    assert sensitivity_of(C, contract).kind == "exact"
     assert _rmse(C, contract) <= _rmse(banded_toeplitz(min(b, p), contract), contract) * (1 + 1e-6)
 
 

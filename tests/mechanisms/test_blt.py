@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedmf.matrices.blt import BufferedToeplitz
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import prefix
-from fedmf.mechanisms.blt import blt
+from fedmf.mechanisms.blt_family import blt
 from fedmf.mechanisms.objective import errors
 from fedmf.participation import Participation
 
@@ -22,7 +22,7 @@ PAIRS = [
 
 
 def _rmse(C, contract):
-    stated = stated_sensitivity(C, contract)
+    stated = sensitivity_of(C, contract)
     assert stated.kind == "exact"
     return errors(C, prefix(contract.rounds), stated).rmse
 
@@ -36,7 +36,7 @@ def test_stream_equals_the_dense_solve_at_two_thousand_rounds(theta, omega):
         [[1.0], np.power.outer(np.array(theta), np.arange(n - 1)).T @ np.array(omega)]
     )
     expected = np.linalg.solve(np.tril(c[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]), z)
-    stream = C.recurrence()
+    stream = C.streaming_inverse()
     assert stream.memory_vectors == len(theta)
     assert np.abs(stream.apply(z) - expected).max() < 1e-12
 
@@ -74,11 +74,11 @@ def test_crowded_decays_stream_exactly_and_have_exact_errors(theta, omega):
         prefixes = np.cumsum(h)
         rows = np.cumsum(prefixes**2)
     impulse = np.eye(1, n)[0]
-    assert np.abs(C.recurrence().apply(impulse) - np.array(h, dtype=float)).max() < 1e-15
+    assert np.abs(C.streaming_inverse().apply(impulse) - np.array(h, dtype=float)).max() < 1e-15
     assert np.abs(C.correlation - np.array(h, dtype=float)).max() < 1e-14
     assert C.query_variances(np.ones(n)) == pytest.approx(rows.astype(float), rel=1e-12)
     z = np.random.default_rng(0).normal(size=n)
-    assert np.abs(np.convolve(C.strategy, C.recurrence().apply(z))[:n] - z).max() < 1e-12
+    assert np.abs(np.convolve(C.strategy, C.streaming_inverse().apply(z))[:n] - z).max() < 1e-12
 
 
 @pytest.mark.parametrize(

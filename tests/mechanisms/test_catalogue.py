@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import parse_workload, prefix
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.lti import quadratic_lti, quadratic_suboptimality
@@ -102,9 +102,7 @@ def test_noise_for_the_last_iterate_by_name_is_made_for_its_curvatures():
     }
 
     def left(C):
-        return (
-            quadratic_suboptimality(C, spectrum, 0.25) * stated_sensitivity(C, contract).value ** 2
-        )
+        return quadratic_suboptimality(C, spectrum, 0.25) * sensitivity_of(C, contract).value ** 2
 
     for rival in ("identity", "nu-ftrl", "banded-toeplitz", "square-root"):
         assert left(direct) < 0.97 * left(build(rival, contract).factorization)

@@ -14,12 +14,12 @@ from support import oracles
 from fedmf.matrices.banded import Banded
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.factorization import Dense, Factorization, Stamped, normalized
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz
 from fedmf.matrices.workload import parse_workload, prefix
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism, mechanism_choice_from_dict
 from fedmf.mechanisms.registry import accepted_parameters, build
-from fedmf.mechanisms.trees import kary_tree, tree
+from fedmf.mechanisms.tree_families import kary_tree, tree
 from fedmf.participation import Participation
 
 CONTRACT = Participation(12, 3, 4)
@@ -40,10 +40,10 @@ GIVEN: list[Factorization] = [
 @pytest.mark.parametrize("name", ["identity", "bifr", "blt", "tree", "dense", "normalized-banded"])
 def test_a_named_choice_builds_what_build_builds_and_survives_json(name):
     free = NamedMechanism(name)
-    assert [parameter.symbol for parameter in free.free] == accepted_parameters(name)
+    assert [parameter.symbol for parameter in free.searched] == accepted_parameters(name)
     mechanism = free.build(CONTRACT)
     fixed = free.fixing(mechanism.params)
-    assert fixed.free == ()
+    assert fixed.searched == ()
     for choice in (free, fixed):
         again = mechanism_choice_from_dict(json.loads(json.dumps(choice.to_dict())))
         assert again == choice == pickle.loads(pickle.dumps(choice))
@@ -60,10 +60,10 @@ def test_a_given_factorization_is_stored_exactly_and_judged_by_its_coefficients(
     again = mechanism_choice_from_dict(json.loads(json.dumps(choice.to_dict())))
     for kept in (choice, again):
         mechanism = kept.build(CONTRACT, parse_workload("momentum:0.9", 12))
-        assert (mechanism.name, mechanism.params, kept.free) == ("mine", {}, ())
+        assert (mechanism.name, mechanism.params, kept.searched) == ("mine", {}, ())
         assert mechanism.factorization.to_dict() == C.to_dict()
         assert (mechanism.factorization.materialize() == C.materialize()).all()
-        stated = stated_sensitivity(mechanism.factorization, CONTRACT)
+        stated = sensitivity_of(mechanism.factorization, CONTRACT)
         truth = oracles.scalar_sensitivity(C.materialize(), 3, 4)
         assert stated.value >= truth * (1 - 1e-11)
         assert stated.kind == "upper_bound" or stated.value == pytest.approx(truth, rel=1e-11)
@@ -109,11 +109,11 @@ class _Described:
 
 def test_an_object_is_never_trusted_beyond_its_coefficients():
     boasting = _Boasting([1.0, 0.5], 12)
-    assert stated_sensitivity(boasting, Participation(12, 1, 12)).value == 0.0
+    assert sensitivity_of(boasting, Participation(12, 1, 12)).value == 0.0
     stored = GivenFactorization(boasting).build(CONTRACT).factorization
     assert type(stored) is Toeplitz
     honest = Toeplitz([1.0, 0.5], 12)
-    assert stated_sensitivity(stored, CONTRACT) == stated_sensitivity(honest, CONTRACT)
+    assert sensitivity_of(stored, CONTRACT) == sensitivity_of(honest, CONTRACT)
     assert (stored.noise_row_variances() == honest.noise_row_variances()).all()
 
 

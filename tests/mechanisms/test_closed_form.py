@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.oracles import ltt, prefix_sums, query_variances
 
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import (
     bfr,
@@ -50,7 +50,7 @@ TABLE = [
 def test_published_rmse():
     for name, params, expected in TABLE:
         C = build(name, TEN_EPOCHS, params=params).factorization
-        stated = stated_sensitivity(C, TEN_EPOCHS)
+        stated = sensitivity_of(C, TEN_EPOCHS)
         assert stated.kind == "exact"
         assert errors(C, prefix(3900), stated, SIGMA).rmse == pytest.approx(expected, rel=1e-3)
 

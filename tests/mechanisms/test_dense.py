@@ -5,17 +5,17 @@ import pytest
 from support.oracles import prefix_sums, query_variances, scalar_sensitivity
 
 from fedmf.matrices.factorization import Dense, lower_factor
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import momentum, prefix
-from fedmf.mechanisms.banded import banded
-from fedmf.mechanisms.dense import dense
+from fedmf.mechanisms.banded_family import banded
+from fedmf.mechanisms.dense_family import dense
 from fedmf.mechanisms.objective import errors
 from fedmf.participation import Participation
 
 
 def _rmse(C, contract, workload=None):
     workload = prefix(contract.rounds) if workload is None else workload
-    return errors(C, workload, stated_sensitivity(C, contract)).rmse
+    return errors(C, workload, sensitivity_of(C, contract)).rmse
 
 
 def test_lower_factor_is_of_the_right_product():
@@ -55,7 +55,7 @@ def test_one_participation_is_optimal(make):
 def test_many_participations_beat_separated_columns(n, k, b):
     contract = Participation(n, k, b)
     C = dense(contract)
-    stated = stated_sensitivity(C, contract)
+    stated = sensitivity_of(C, contract)
     truth = scalar_sensitivity(C.materialize(), k, b)
     assert stated.value >= truth * (1 - 1e-12)
     if stated.kind == "exact":

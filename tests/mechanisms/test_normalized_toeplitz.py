@@ -7,7 +7,7 @@ import pytest
 from support.oracles import ltt, query_variances
 
 from fedmf.matrices.factorization import normalized
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import parse_workload, prefix
 from fedmf.mechanisms.banded_toeplitz import (
     banded_toeplitz,
@@ -18,7 +18,7 @@ from fedmf.participation import Participation
 
 
 def _rmse(C, contract, workload):
-    return errors(C, workload, stated_sensitivity(C, contract)).rmse
+    return errors(C, workload, sensitivity_of(C, contract)).rmse
 
 
 @pytest.mark.parametrize(("n", "k", "b", "p"), [(9, 1, 9, 4), (60, 2, 30, 8), (60, 3, 5, 9)])

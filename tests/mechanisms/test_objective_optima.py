@@ -13,7 +13,7 @@ from support.oracles import (
     scalar_sensitivity,
 )
 
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import parse_workload
 from fedmf.mechanisms.objective import LAST, MAX, Objective, errors
 from fedmf.mechanisms.registry import build
@@ -125,7 +125,7 @@ def test_no_other_optimiser_finds_a_smaller_error(name, text, objective):
             build(name, contract, A, params=PARAMS.get(name), objective=objective)
         return
     C = build(name, contract, A, params=PARAMS.get(name), objective=objective).factorization
-    found = errors(C, A, stated_sensitivity(C, contract), objective=objective).objective
+    found = errors(C, A, sensitivity_of(C, contract), objective=objective).objective
     C_of, starts = STARTS[name]
     other = _independent(A.materialize(), contract, objective, C_of, starts)
     assert found <= other * (

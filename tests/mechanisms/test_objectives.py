@@ -11,7 +11,7 @@ from support.oracles import (
     scalar_sensitivity,
 )
 
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.matrices.workload import parse_workload, prefix, weighted
 from fedmf.mechanisms.closed_forms import rated_power
@@ -29,7 +29,7 @@ def test_every_mechanism_is_judged_by_the_definition():
                 contract = Participation(9, 2, 4)
                 A = parse_workload(text, 9)
                 C = build(name, contract, A).factorization
-                stated = stated_sensitivity(C, contract)
+                stated = sensitivity_of(C, contract)
                 found = errors(C, A, stated, 0.7, objective)
                 variances = query_variances(A.materialize(), C.materialize())
                 expected = (
@@ -88,7 +88,7 @@ def test_the_earliest_pattern_is_the_worst_of_falling_columns():
         rates = np.sort(rng.random(n) + 0.05)[::-1]
         A = weighted(prefix(n), columns=rates)
         C = rated_power(A, rng.uniform(0.1, 1), int(rng.integers(1, n + 1)), rng.uniform(0, 2))
-        stated = stated_sensitivity(C, contract)
+        stated = sensitivity_of(C, contract)
         truth = scalar_sensitivity(C.materialize(), contract.max_participations, b)
         earliest = C.materialize()[:, np.arange(0, n, b)[: contract.max_participations]].sum(1)
         assert stated.value == pytest.approx(truth, rel=1e-12)

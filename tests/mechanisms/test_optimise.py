@@ -9,10 +9,10 @@ from support.oracles import earliest_norm, ltt
 
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.workload import ToeplitzWorkload, parse_workload, prefix, weighted
-from fedmf.mechanisms.banded import variances_of_band
+from fedmf.mechanisms.banded_family import variances_of_band
 from fedmf.mechanisms.banded_inverse import _exponentials
 from fedmf.mechanisms.banded_toeplitz import ToeplitzLoss
-from fedmf.mechanisms.blt import _BufferedLoss
+from fedmf.mechanisms.blt_family import _BufferedLoss
 from fedmf.mechanisms.closed_forms import bisr, bsr
 from fedmf.mechanisms.objective import query_variances
 from fedmf.mechanisms.optimise import (

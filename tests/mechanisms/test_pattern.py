@@ -8,7 +8,7 @@ from support.oracles import contracts, patterns, vector_sensitivity
 
 from fedmf.matrices.factorization import normalized
 from fedmf.matrices.recorded_patterns import pattern_sensitivities, pattern_sensitivity
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.closed_forms import bisr, cgd
 from fedmf.participation import Participation
@@ -31,7 +31,7 @@ def test_every_pattern_is_the_norm_of_its_columns():
 def test_no_recorded_pattern_exceeds_the_contract(C):
     for k, b in contracts(N)[::5]:
         worst = pattern_sensitivities(C, patterns(N, k, b)).max()
-        assert worst <= stated_sensitivity(C, Participation(N, k, b)).value * (1 + 1e-12)
+        assert worst <= sensitivity_of(C, Participation(N, k, b)).value * (1 + 1e-12)
 
 
 def test_signed_columns_are_bounded_and_not_just_added_up():

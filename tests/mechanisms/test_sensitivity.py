@@ -22,7 +22,7 @@ from fedmf.matrices.sensitivity import (
     exact_sensitivity,
     pattern_layers,
     row_weights,
-    stated_sensitivity,
+    sensitivity_of,
 )
 from fedmf.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz
 from fedmf.matrices.workload import prefix
@@ -42,7 +42,7 @@ def test_sign_frustrated_gram_is_called_a_bound_and_vectors_beat_scalars():
     dense = C.materialize()
     gram = dense.T @ dense
     assert gram[0, 1] * gram[1, 2] * gram[0, 2] < 0
-    stated = stated_sensitivity(C, contract)
+    stated = sensitivity_of(C, contract)
     assert stated.kind == "upper_bound"
     assert stated.value == pytest.approx(np.sqrt(np.abs(gram).sum()), rel=EXACT)
     scalar = scalar_sensitivity(dense, 3, 1)
@@ -82,12 +82,12 @@ def test_rounding_wiggles_stay_exact_and_sound_but_real_bumps_do_not():
     wiggled = c + 1e-17 * np.random.default_rng(0).normal(size=n)
     assert not (np.diff(wiggled) <= 0).all()
     assert wiggled.min() < 0
-    stated = stated_sensitivity(Toeplitz(wiggled, n), contract)
+    stated = sensitivity_of(Toeplitz(wiggled, n), contract)
     assert stated.kind == "exact"
     assert stated.value >= earliest_norm(ltt(wiggled, n), 20, 20) * (1 - 1e-14)
     bumped = c.copy()
     bumped[200] += 0.1
-    found = stated_sensitivity(Toeplitz(bumped, n), contract)
+    found = sensitivity_of(Toeplitz(bumped, n), contract)
     assert found.kind == "upper_bound"
     assert found.value > earliest_norm(ltt(c, n), 20, 20) * 1.01
 
@@ -106,7 +106,7 @@ def test_a_normalized_banded_inverse_is_exact_at_long_horizons(n):
     contract = Participation(n, 5, n // 10)
     C = normalized(inverse_toeplitz_with_a_bump(n))
     assert (np.diff(C.strategy[: n // 10]) > 0).any()
-    found = stated_sensitivity(C, contract)
+    found = sensitivity_of(C, contract)
     assert found.kind == "exact"
     assert found.value == pytest.approx(
         np.linalg.norm(C.column_sum(earliest_pattern(5, n // 10))), rel=EXACT
@@ -145,7 +145,7 @@ def test_a_bound_is_named_after_the_method_that_gave_it(n, k, b, case):
     """Too many patterns to enumerate; in the second case too many pairs to balance."""
     rng = np.random.default_rng(8)
     C = normalized(Toeplitz(np.array([1.0, *rng.random(30)]), n))
-    stated = stated_sensitivity(C, Participation(n, k, b))
+    stated = sensitivity_of(C, Participation(n, k, b))
     by_rows = np.sqrt(
         best_separated_sum(row_weights(C.materialize().T @ C.materialize(), k, b)[0], k, b)
     )
@@ -160,7 +160,7 @@ def test_a_bound_is_named_after_the_method_that_gave_it(n, k, b, case):
 
 def test_large_horizons_are_answered():
     n = 20_000
-    stated = stated_sensitivity(Toeplitz([1.0, -0.5, 0.25, 0.3], n), Participation(n, 10, 2))
+    stated = sensitivity_of(Toeplitz([1.0, -0.5, 0.25, 0.3], n), Participation(n, 10, 2))
     assert stated.kind == "upper_bound"
     assert "pair by pair" in stated.case
     assert exact_sensitivity(square_root(n), Participation(n, 10, 2000)).kind == "exact"
@@ -168,7 +168,7 @@ def test_large_horizons_are_answered():
 
 def test_the_horizons_must_agree():
     with pytest.raises(ValueError, match="same for C and the participation; got 4 and 5"):
-        stated_sensitivity(Toeplitz([1.0], 4), Participation(5, 1, 1))
+        sensitivity_of(Toeplitz([1.0], 4), Participation(5, 1, 1))
 
 
 def test_separated_sums_against_enumeration():

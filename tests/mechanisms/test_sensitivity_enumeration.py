@@ -27,10 +27,10 @@ from fedmf.matrices.sensitivity import (
     methods,
     quick_upper_bound,
     row_weights,
-    stated_sensitivity,
+    sensitivity_of,
 )
 from fedmf.matrices.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toeplitz
-from fedmf.mechanisms.trees import kary_tree, tree
+from fedmf.mechanisms.tree_families import kary_tree, tree
 from fedmf.participation import Participation
 
 # Two float64 summation orders of fewer than 200 terms, and the slack 2e-12 that the search allows
@@ -188,7 +188,7 @@ def test_the_stated_value_beside_every_scalar_user_and_ascended_vector_users(
         b = contract.min_separation
         dense = np.stack([C.materialize() for C in own])
         truth = enumerated_sensitivities(dense, k, b)
-        found = [stated_sensitivity(C, contract) for C in own]
+        found = [sensitivity_of(C, contract) for C in own]
         stated = np.array([one.value for one in found])
         called_exact = np.array([one.kind == "exact" for one in found])
         vector = ascended_sensitivities(dense, k, b, dimension=2 + k % 2)

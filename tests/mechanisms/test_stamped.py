@@ -7,7 +7,7 @@ import pytest
 from support.oracles import query_variances
 
 from fedmf.matrices.factorization import Stamped
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import parse_workload
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
@@ -24,7 +24,7 @@ def test_errors_of_stamped_mechanisms(text):
         C = mechanism.factorization
         assert isinstance(C, Stamped)
         assert C.base.rounds == 8
-        stated = stated_sensitivity(C, contract)
+        stated = sensitivity_of(C, contract)
         expected = (
             query_variances(workload.materialize(), C.materialize()).mean() ** 0.5 * stated.value
         )

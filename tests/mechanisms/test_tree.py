@@ -5,7 +5,7 @@ import pytest
 from support.oracles import prefix_sums, query_variances
 
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.trees import kary_tree, tree
+from fedmf.mechanisms.tree_families import kary_tree, tree
 from fedmf.participation import Participation
 
 

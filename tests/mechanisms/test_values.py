@@ -95,9 +95,9 @@ def check_recurrence_streams_the_inverse(C):
     z = np.random.default_rng(1).normal(size=(N, 3))
     expected = np.linalg.solve(C.materialize(), z)
     scale = np.abs(expected).max()
-    assert np.abs(C.recurrence().apply(z) - expected).max() <= EXACT * scale
-    assert np.abs(C.recurrence().apply(z[:5]) - expected[:5]).max() <= EXACT * scale
-    assert np.abs(C.recurrence().apply(z[:, 0]) - expected[:, 0]).max() <= EXACT * scale
+    assert np.abs(C.streaming_inverse().apply(z) - expected).max() <= EXACT * scale
+    assert np.abs(C.streaming_inverse().apply(z[:5]) - expected[:5]).max() <= EXACT * scale
+    assert np.abs(C.streaming_inverse().apply(z[:, 0]) - expected[:, 0]).max() <= EXACT * scale
 
 
 def check_variances(C):
@@ -122,7 +122,10 @@ def check_leading_block(C):
         )
         z = np.random.default_rng(2).normal(size=rounds)
         assert np.allclose(
-            block.recurrence().apply(z), C.recurrence().apply(z), rtol=EXACT, atol=EXACT
+            block.streaming_inverse().apply(z),
+            C.streaming_inverse().apply(z),
+            rtol=EXACT,
+            atol=EXACT,
         )
 
 
@@ -134,7 +137,7 @@ def check_description_survives_json_exactly(C):
 
 
 def check_values_cannot_be_changed(C):
-    recurrence = C.recurrence()
+    recurrence = C.streaming_inverse()
     own = [value for value in vars(C).values() if isinstance(value, np.ndarray)]
     held = [value for value in vars(recurrence).values() if isinstance(value, np.ndarray)]
     assert len(held) >= 2
@@ -158,7 +161,8 @@ def check_columns_divided_by_any_factors_and_by_their_norms(C):
         z = np.random.default_rng(3).normal(size=N)
         expected = factors * np.linalg.solve(dense, z)
         assert (
-            np.abs(scaled.recurrence().apply(z) - expected).max() <= EXACT * np.abs(expected).max()
+            np.abs(scaled.streaming_inverse().apply(z) - expected).max()
+            <= EXACT * np.abs(expected).max()
         )
         assert np.allclose(
             scaled.query_variances(np.ones(N)),
@@ -200,7 +204,7 @@ def test_stamps_keep_their_form_where_all_blocks_are_divided_alike():
 
 def test_recurrence_stops_at_the_horizon():
     with pytest.raises(ValueError, match="at most n=4 rows"):
-        Toeplitz([1.0, 0.5], 4).recurrence().apply(np.ones(5))
+        Toeplitz([1.0, 0.5], 4).streaming_inverse().apply(np.ones(5))
 
 
 def test_bad_values_are_refused_on_one_line():

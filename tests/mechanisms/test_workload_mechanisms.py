@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.oracles import query_variances, scalar_sensitivity
 
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.series import factored_power, multiply, power, reciprocal
 from fedmf.matrices.workload import ToeplitzWorkload, momentum, parse_workload, prefix, weighted
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
@@ -50,13 +50,13 @@ def test_banded_toeplitz_beats_the_closed_forms_of_the_workload(text):
 
     def rmse(name):
         C = build(name, contract, workload, bands=p).factorization
-        return errors(C, workload, stated_sensitivity(C, contract)).rmse
+        return errors(C, workload, sensitivity_of(C, contract)).rmse
 
     best = rmse("banded-toeplitz")
     for rival in ("bsr", "bfr", "one-parameter", "shifted-root"):
         assert best < rmse(rival)
     for_prefix = banded_toeplitz(p, contract)
-    assert best < errors(for_prefix, workload, stated_sensitivity(for_prefix, contract)).rmse
+    assert best < errors(for_prefix, workload, sensitivity_of(for_prefix, contract)).rmse
 
 
 def _rates(kind: str, rounds: int) -> ToeplitzWorkload:
@@ -80,7 +80,7 @@ def test_weights_are_in_the_errors_of_every_mechanism(name):
     workload = _rates("both", 8)
     C = build(name, contract, workload).factorization
     dense = C.materialize()
-    stated = stated_sensitivity(C, contract)
+    stated = sensitivity_of(C, contract)
     assert stated.value == pytest.approx(scalar_sensitivity(dense, k, 3), rel=1e-11)
     expected = query_variances(workload.materialize(), dense)
     found = errors(C, workload, stated)
@@ -95,7 +95,7 @@ def test_millions_of_rounds():
     n = 1_000_000
     contract = Participation(n, 100, 10_000)
     C = banded_toeplitz(16, contract)
-    stated = stated_sensitivity(C, contract)
+    stated = sensitivity_of(C, contract)
     assert stated.kind == "exact"
     # What the search minimised, closed by the limit of w, is what all terms give.
     closed = QuickError(contract, prefix(n))(C)

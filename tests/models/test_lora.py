@@ -129,7 +129,7 @@ def test_models_of_transformers_train_in_the_default_engine_and_in_a_loop(
     assert caplog.records == []
     trainer = LocalTrainer(task, local)
     batched = engine == "auto" and name.startswith("causal")
-    assert trainer.path == ("groups" if batched else "one by one")
+    assert trainer.path == ("vmap" if batched else "loop")
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (engine == "auto" and not batched)
     assert all(

@@ -24,7 +24,7 @@ from fedmf.matrices.workload import (
 from fedmf.mechanisms.closed_forms import bisr, identity, square_root
 from fedmf.mechanisms.registry import build
 from fedmf.moments.methods import MomentMechanism, jme
-from fedmf.moments.stream import MomentStream
+from fedmf.moments.moment_stream import MomentStream
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 

@@ -18,7 +18,7 @@ from fedmf.matrices.joint_sensitivity import (
     joint_diameter_square,
     joint_sensitivity,
 )
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.participation import Participation
@@ -200,7 +200,7 @@ def test_second_moment_is_free_for_equal_matrices() -> None:
         )
         assert found.kind == "exact"
         assert found.value == pytest.approx(
-            2 * zeta * stated_sensitivity(C, participation).value, rel=1e-12
+            2 * zeta * sensitivity_of(C, participation).value, rel=1e-12
         )
 
 

@@ -30,8 +30,8 @@ from fedmf.matrices.workload import (
 )
 from fedmf.mechanisms.closed_forms import bisr, identity, square_root
 from fedmf.moments.methods import jme
+from fedmf.moments.moment_stream import MomentStream
 from fedmf.moments.running import RunningWorkload
-from fedmf.moments.stream import MomentStream
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 

@@ -120,7 +120,7 @@ def test_rounds_are_independent(sample):
 
 
 def test_domains_and_keys_are_independent():
-    values = [normals(11, domain, 0) for domain in (*Domain, Domain.of_part("counts"))]
+    values = [normals(11, domain, 0) for domain in (*Domain, Domain.of_statistic("counts"))]
     values.append(normals(13, Domain.TRAINING, 0))
     assert uncorrelated([(values[i], values[j]) for i in range(len(values)) for j in range(i)])
 

@@ -34,7 +34,7 @@ from fedmf.matrices.banded import Banded
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.factorization import Dense, Factorization, normalized
 from fedmf.matrices.toeplitz import InverseToeplitz
-from fedmf.mechanisms.trees import kary_tree, tree
+from fedmf.mechanisms.tree_families import kary_tree, tree
 from fedmf.noise.rows import RowRule, rule_of
 from fedmf.noise.units import FINEST, Part, integer_noise
 
@@ -70,7 +70,7 @@ class RuleWalk:
 
 
 def package_rows(factorization: Factorization) -> Start:
-    rule = rule_of(factorization.recurrence())
+    rule = rule_of(factorization.streaming_inverse())
 
     def start(outcomes: int, d: int) -> Walk:
         return RuleWalk(rule, outcomes, d)
@@ -87,7 +87,7 @@ def package_movement(factorization: Factorization, d: int, std: float) -> float:
 
 
 def scales_of(factorization: Factorization, std: float) -> list[float]:
-    return (std * factorization.recurrence().diagonal()).tolist()
+    return (std * factorization.streaming_inverse().diagonal()).tolist()
 
 
 BAND = [[1.0, 0.5, -0.3], [0.8, 0.45, 0.0], [1.3, 0.0, 0.0]]

@@ -255,7 +255,7 @@ def test_keystream_is_rfc_8439() -> None:
 
 def test_layout_is_the_documented_one_for_every_domain_and_far_rounds() -> None:
     scale = 1000.0
-    for domain in (*Domain, Domain.of_part("norms")):
+    for domain in (*Domain, Domain.of_statistic("norms")):
         for t in (0, 2**32, 2**64 - 1):
             got = Innovations(NoiseKey(SECRET), domain).row(t, scale, 11)
             assert got.tolist() == exact(t, range(11), scale, int(domain))
@@ -324,7 +324,7 @@ def test_every_domain_round_and_block_has_its_own_keystream(cipher_log: CipherLo
     owner: dict[tuple[bytes, int], tuple[int, int, int]] = {}
     further: dict[tuple[bytes, int], tuple[int, int, int]] = {}
     last = innovations.MAX_DIMENSION // innovations.BLOCK
-    for domain in (*Domain, Domain.of_part("norms")):
+    for domain in (*Domain, Domain.of_statistic("norms")):
         made = Innovations(NoiseKey(SECRET), domain)
         for t in (0, 1, 256, 2**32, 2**63):
             for first, blocks in ((0, 3), (2, 2), (8191, 2), (last - 2, 2)):

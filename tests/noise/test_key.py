@@ -14,8 +14,8 @@ from support.leaks import SECRET, chain_text, shows_secret
 from fedmf.mechanisms.closed_forms import bsr
 from fedmf.noise.innovations import Innovations
 from fedmf.noise.key import Domain, NoiseKey, nonce
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.schedule import KeySchedule
-from fedmf.noise.stream import NoiseStream
 
 
 def test_keys_from_the_operating_system_are_distinct_and_private():
@@ -40,7 +40,7 @@ def test_wrong_length_or_type_is_refused_without_showing_it(secret):
 
 
 def stream_of(key: NoiseKey) -> NoiseStream:
-    return NoiseStream(key, Domain.TRAINING, bsr(2, 3).recurrence(), 3, 10, 1e6)
+    return NoiseStream(key, Domain.TRAINING, bsr(2, 3).streaming_inverse(), 3, 10, 1e6)
 
 
 def test_text_forms_do_not_show_the_key():
@@ -52,7 +52,7 @@ def test_text_forms_do_not_show_the_key():
             str(thing),
             f"{thing}",
             f"{thing!r}",
-            "%s" % (thing,),
+            "%s" % (thing,),  # noqa: UP031
             ascii(thing),
         ):
             assert not shows_secret(text)

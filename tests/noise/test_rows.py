@@ -16,17 +16,17 @@ from support.oracles import scalar_sensitivity
 
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.factorization import Factorization, Stamped, normalized
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.streaming_inverse import Recurrence, Stream, StreamingInverse
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.registry import build, names
-from fedmf.mechanisms.trees import kary_tree, tree
+from fedmf.mechanisms.tree_families import kary_tree, tree
+from fedmf.noise import noise_stream as noise_stream
 from fedmf.noise import rows as noise_rows
-from fedmf.noise import stream as noise_stream
 from fedmf.noise.innovations import Innovations
 from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.rows import rule_of
-from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 
 ROUNDS = 13
@@ -75,7 +75,7 @@ def made_rows(inverse: StreamingInverse, std: float, d: int) -> tuple[np.ndarray
 
 def check_rows(C: Factorization, k: np.ndarray, x: np.ndarray, std: float) -> None:
     """|e| ≤ ½ + η, and D·k = C·X − B·e with no error at all."""
-    inverse = C.recurrence()
+    inverse = C.streaming_inverse()
     rule = rule_of(inverse)
     form = exact_form(inverse)
     errors = form.errors(k, x)
@@ -91,12 +91,12 @@ def check_rows(C: Factorization, k: np.ndarray, x: np.ndarray, std: float) -> No
 def test_rows_keep_the_relation_of_the_theorem(name: str) -> None:
     """And the worst pattern of the matrix that they belong to has the stated sensitivity."""
     C = mechanism(name)
-    k, x = made_rows(C.recurrence(), STD, 7)
+    k, x = made_rows(C.streaming_inverse(), STD, 7)
     check_rows(C, k, x, STD)
-    streamed = np.array(exact_form(C.recurrence()).strategy, float)
+    streamed = np.array(exact_form(C.streaming_inverse()).strategy, float)
     dense = C.materialize()
     np.testing.assert_allclose(streamed, dense, rtol=0, atol=ROUNDING * np.abs(dense).max())
-    stated = stated_sensitivity(C, Participation(ROUNDS, TAKEN, APART))
+    stated = sensitivity_of(C, Participation(ROUNDS, TAKEN, APART))
     worst = scalar_sensitivity(streamed, TAKEN, APART)
     assert worst <= stated.value * (1 + ROUNDING)
     if stated.kind == "exact":
@@ -113,8 +113,8 @@ def test_no_innovation_has_less_noise_than_is_due() -> None:
         "kary-tree",
     ):
         C = mechanism(name)
-        noise = NoiseStream(KEY, Domain.TRAINING, C.recurrence(), ROUNDS, 1, STD)
-        strategy = exact_form(C.recurrence()).strategy
+        noise = NoiseStream(KEY, Domain.TRAINING, C.streaming_inverse(), ROUNDS, 1, STD)
+        strategy = exact_form(C.streaming_inverse()).strategy
         for t, scale in enumerate(noise._scales):
             assert Fraction(float(scale)) * strategy[t][t] >= Fraction(STD)
 
@@ -131,7 +131,7 @@ FAULTS: dict[str, Faulty] = {
 @pytest.mark.parametrize("name", ["cgd", "banded-toeplitz", "blt", "tree"])
 def test_wrong_rows_are_seen(name: str, fault: str) -> None:
     C = mechanism(name)
-    k, x = made_rows(C.recurrence(), STD, 7)
+    k, x = made_rows(C.streaming_inverse(), STD, 7)
     with pytest.raises(AssertionError):
         check_rows(C, k, FAULTS[fault](k, x), STD)
 
@@ -146,8 +146,8 @@ def test_sums_of_a_long_blt_stay_within_the_bound() -> None:
     C = BufferedToeplitz([0.9995, 0.98, 0.7], [0.01, 0.05, 0.2], n)
     std = 0.99 * 2.0**46
     row_std = float(np.sqrt(C.noise_row_variances().max()))
-    eta = rule_of(C.recurrence()).rounding(FARTHEST * std, row_std)
-    k, x = made_rows(C.recurrence(), std, d)
+    eta = rule_of(C.streaming_inverse()).rounding(FARTHEST * std, row_std)
+    k, x = made_rows(C.streaming_inverse(), std, d)
     decays = [int(Fraction(float(v)) * 2**places) for v in C.decays]
     weights = [int(Fraction(float(v)) * 2**places) for v in C.weights]
     sums = [[0] * d for _ in decays]
@@ -179,7 +179,7 @@ WIDE = 3001
 
 
 def stream(name: str, d: int = WIDE) -> NoiseStream:
-    return NoiseStream(KEY, Domain.TRAINING, mechanism(name).recurrence(), ROUNDS, d, STD)
+    return NoiseStream(KEY, Domain.TRAINING, mechanism(name).streaming_inverse(), ROUNDS, d, STD)
 
 
 def single_rows(noise: NoiseStream, count: int) -> torch.Tensor:

@@ -15,8 +15,8 @@ from support.openings import fresh, schedule_of
 from fedmf.mechanisms.registry import build
 from fedmf.noise.innovations import Innovations
 from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.schedule import KeySchedule
-from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 
 ROOT = NoiseKey(bytes(range(32)))
@@ -71,7 +71,7 @@ def test_a_row_has_the_key_of_the_last_opening_up_to_it() -> None:
     for t in (0, 2, 3, 4, 8, 9, 10, 2**40):
         assert schedule.key_of(t) == key_at(t)
         assert schedule.key_of(t) != ROOT
-    assert schedule.eras([9, 8, 4, 3, 2]) == [4, 3, 3, 1, 0]
+    assert schedule.opening_indices([9, 8, 4, 3, 2]) == [4, 3, 3, 1, 0]
     assert {schedule.key_of(t).public for t in range(10)} == {False}
     assert len({schedule.key_of(t) for t in range(12)}) == 4
 
@@ -81,7 +81,7 @@ def test_rows_that_were_not_released_have_no_key_before_an_opening() -> None:
         schedule = KeySchedule(root, OPENINGS[:2], released=4)
         made = Innovations(schedule, Domain.TRAINING)
         assert not schedule.opened
-        assert schedule.eras([3, 0]) == ([1, 0] if root is ROOT else [0, 0])
+        assert schedule.opening_indices([3, 0]) == ([1, 0] if root is ROOT else [0, 0])
         with pytest.raises(RuntimeError, match="must be below 4, the rounds released"):
             made.row(4, STD, 5)
         before = made.row(3, STD, 5)
@@ -129,7 +129,7 @@ def test_the_digest_is_that_of_the_rows_before() -> None:
 
 
 def test_a_state_of_another_branch_is_refused() -> None:
-    inverse = build("blt", Participation(ROUNDS, 3, 4)).factorization.recurrence()
+    inverse = build("blt", Participation(ROUNDS, 3, 4)).factorization.streaming_inverse()
     keys, other = (schedule_of(ROOT, [*OPENINGS[:2], (4, fresh(name))]) for name in "xy")
     noise, branch = (
         NoiseStream(k, Domain.TRAINING, inverse, ROUNDS, 7, STD) for k in (keys, other)
@@ -138,7 +138,7 @@ def test_a_state_of_another_branch_is_refused() -> None:
     branch.load_state(noise.state_dict())  # nothing was released under what differs
     noise.seek(5)
     with pytest.raises(
-        ValueError, match=r"eras .of the saved noise. must be .* from the same copy"
+        ValueError, match=r"opening_indices .of the saved noise. must be .* from the same copy"
     ):
         branch.load_state(noise.state_dict())
     assert branch.t == 4
@@ -172,13 +172,13 @@ def strategy(request: pytest.FixtureRequest):
 
 def test_an_interrupted_stream_adds_rows_of_their_own_keys(strategy) -> None:
     """D·k = C·X + errors of at most one unit each, with k of those keys."""
-    got = interrupted(strategy.recurrence(), OPENINGS, 40)
-    scales = STD * strategy.recurrence().diagonal() * (1 + 2.0**-50)
+    got = interrupted(strategy.streaming_inverse(), OPENINGS, 40)
+    scales = STD * strategy.streaming_inverse().diagonal() * (1 + 2.0**-50)
     C = strategy.materialize()
     difference = np.diag(C)[:, None] * own_rows(40, scales) - C @ got
     assert np.abs(difference).max() <= 0.6 * np.abs(C).sum(axis=1).max()
     whole = NoiseStream(
-        schedule_of(ROOT, OPENINGS), Domain.TRAINING, strategy.recurrence(), ROUNDS, 40, STD
+        schedule_of(ROOT, OPENINGS), Domain.TRAINING, strategy.streaming_inverse(), ROUNDS, 40, STD
     )
     block = torch.zeros(ROUNDS, 40, dtype=torch.int64)
     whole.release_rows(block[:7])
@@ -192,7 +192,7 @@ FORMS = ["banded-inverse", "banded-toeplitz", "blt"]
 @pytest.mark.parametrize("name", FORMS)
 def test_the_covariance_over_interruptions_is_that_of_the_plan(name: str) -> None:
     factorization = build(name, Participation(ROUNDS, 3, 4)).factorization
-    inverse = factorization.recurrence()
+    inverse = factorization.streaming_inverse()
     matrix = factorization.materialize()
     noise = interrupted(inverse, OPENINGS)
     assert covariance_fits(noise, matrix, STD)
@@ -206,7 +206,7 @@ def test_two_branches_release_through_the_stacked_matrix() -> None:
     C22]].
     """
     factorization = build("banded-toeplitz", Participation(ROUNDS, 3, 4)).factorization
-    inverse = factorization.recurrence()
+    inverse = factorization.streaming_inverse()
     C = factorization.materialize()
     T = FORKED
     branches = [interrupted(inverse, [*OPENINGS[:2], (T, fresh(branch))]) for branch in "xy"]

@@ -19,7 +19,7 @@ from fedmf.matrices.streaming_inverse import Recurrence, StreamingInverse
 from fedmf.mechanisms.closed_forms import bsr, identity, square_root
 from fedmf.mechanisms.registry import build
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream, released
+from fedmf.noise.noise_stream import NoiseStream, released
 from fedmf.participation import Participation
 
 ROUNDS = 9
@@ -29,7 +29,7 @@ STD = 1.7 * 2.0**33
 INVERSES: dict[str, StreamingInverse] = {
     "inverse-banded": Recurrence([1.0, -0.5, 0.125], [], np.ones(ROUNDS)),
     "scaled bands": Recurrence([0.8], [0.5, 0.375], np.linspace(2.0, 0.5, ROUNDS)),
-    "sums": BufferedToeplitz([0.9, 0.5], [0.3, 0.2], ROUNDS).recurrence(),
+    "sums": BufferedToeplitz([0.9, 0.5], [0.3, 0.2], ROUNDS).streaming_inverse(),
 }
 
 
@@ -74,7 +74,7 @@ def test_a_release_is_the_sum_of_two_integer_vectors(inverse: StreamingInverse) 
 
 def test_long_rows_together_are_those_made_one_by_one() -> None:
     """A 20th of a tile is no whole number of blocks of keystream, and has to be cut to one."""
-    inverse = square_root(20).recurrence()
+    inverse = square_root(20).streaming_inverse()
     dimension = 40_000
     together = torch.zeros(20, dimension, dtype=torch.int64)
     noise = make(inverse, dimension, 20)
@@ -145,7 +145,7 @@ def test_a_saved_state_continues_with_the_same_rows(inverse: StreamingInverse) -
     if noise.memory_vectors:
         late = {**noise.state_dict(), "stored": earlier["stored"], "stored_t": 3}
         again = make(inverse)
-        again.load_state({**late, "stored_eras": earlier["eras"]})
+        again.load_state({**late, "stored_openings": earlier["opening_indices"]})
         assert torch.equal(rows(again, ROUNDS - 5), expected[5:])
         with pytest.raises(
             ValueError, match=r"stored \(vectors of the saved noise\) must be float64 of"
@@ -251,7 +251,7 @@ def covariance_run(inverse: StreamingInverse) -> np.ndarray:
 def test_every_mechanism_has_its_covariance(mechanism: Factorization) -> None:
     """τ²·C⁻¹C⁻ᵀ over rounds; the stream never uses `materialize`."""
     C = mechanism.materialize()
-    noise = covariance_run(mechanism.recurrence())
+    noise = covariance_run(mechanism.streaming_inverse())
     assert covariance_fits(noise, C, STD)
     assert not covariance_fits(noise * 1.1, C, STD), "a wrong sigma must be rejected"
     assert not covariance_fits(noise * 0.9, C, STD), "a wrong sigma must be rejected"
@@ -260,7 +260,7 @@ def test_every_mechanism_has_its_covariance(mechanism: Factorization) -> None:
 def test_a_repeated_or_missing_row_and_a_lag_of_five_percent_are_rejected() -> None:
     C = bsr(3, 12)
     strategy = C.materialize()
-    noise = covariance_run(C.recurrence())
+    noise = covariance_run(C.streaming_inverse())
     for t in (0, 5, 10):
         repeated = noise.copy()
         silent = noise.copy()
@@ -276,13 +276,13 @@ PROBE = """
 import hashlib, numpy as np, torch
 from fedmf.mechanisms.registry import build
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.participation import Participation
 torch.set_num_threads(1)
 digest = hashlib.sha256()
 for name in ("normalized-cgd", "banded-toeplitz", "normalized-blt", "tree"):
     C = build(name, Participation(12, 3, 4)).factorization
-    noise = NoiseStream(NoiseKey.from_seed(4), Domain.TRAINING, C.recurrence(), 12, 20_000, 2.0**40)
+    noise = NoiseStream(NoiseKey.from_seed(4), Domain.TRAINING, C.streaming_inverse(), 12, 20_000, 2.0**40)
     x = torch.zeros(12, 20_000, dtype=torch.int64)
     noise.release_rows(x)
     digest.update(x.numpy().tobytes())
@@ -316,7 +316,7 @@ def test_keys_are_imported_without_torch_and_compiler() -> None:
 def test_independent_noise_is_the_innovations_themselves() -> None:
     from fedmf.noise.innovations import Innovations
 
-    noise = make(identity(ROUNDS).recurrence())
+    noise = make(identity(ROUNDS).streaming_inverse())
     innovations = Innovations(NoiseKey.from_seed(1), Domain.TRAINING)
     for t, row in enumerate(rows(noise, ROUNDS)):
         assert np.array_equal(row, innovations.row(t, STD * (1 + 2.0**-50), DIMENSION))

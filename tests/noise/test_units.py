@@ -11,7 +11,7 @@ from scipy.stats import norm
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.factorization import Dense, Factorization, Stamped, normalized
 from fedmf.mechanisms.closed_forms import bisr, bsr, cgd, identity
-from fedmf.mechanisms.trees import kary_tree, tree
+from fedmf.mechanisms.tree_families import kary_tree, tree
 from fedmf.noise.units import (
     COARSEST,
     FINEST,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedmf.matrices.joint_sensitivity import UserRange
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import exponential
 from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.mechanisms.registry import build
@@ -76,6 +76,6 @@ def test_the_weight_minimises_the_product_of_both_noises(
 
     others = [product(best * factor) for factor in (0.25, 0.5, 0.9, 0.99, 1.01, 1.1, 2.0, 4.0)]
     assert product(best) <= min(others)
-    sens = [stated_sensitivity(C, CONTRACT).value for C in (C_1, C_2)]
+    sens = [sensitivity_of(C, CONTRACT).value for C in (C_1, C_2)]
     nu = best * users.norm_bound**2 * (sens[1] / sens[0]) ** 2
     assert nu == pytest.approx(rho / math.hypot(1, rho))

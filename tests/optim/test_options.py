@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from support.dense_rules import membership
 
-from fedmf.accounting.release import SecondForm
+from fedmf.accounting.queries import SecondForm
 from fedmf.matrices.workload import ToeplitzWorkload, window
 from fedmf.moments import BlockEnergies
 from fedmf.optim import (

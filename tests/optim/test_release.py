@@ -16,7 +16,7 @@ from support.small_runs import linear_task, small_run
 from torch import Tensor
 
 import fedmf
-from fedmf.accounting.release import SecondForm
+from fedmf.accounting.queries import SecondForm
 from fedmf.matrices.workload import LearningRateSchedule
 from fedmf.moments import SecondMoment
 from fedmf.optim import Move, RoundRelease, ServerOptimizer, ServerSGD

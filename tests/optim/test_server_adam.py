@@ -18,7 +18,7 @@ from fedmf.matrices.workload import LearningRateSchedule, exponential
 from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.mechanisms.registry import build
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 from fedmf.optim import Blocks, Energies, Move, RoundRelease, ServerAdam, ServerOptimizer
 from fedmf.participation import Participation
 
@@ -86,7 +86,7 @@ def noise_rows(
 ) -> torch.Tensor:
     """All rows of the stream that a run adds, shape (n, size), float64; of integers of std·2⁻³²."""
     key = NoiseKey.from_seed(seed)
-    stream = NoiseStream(key, domain, C.recurrence(), C.rounds, size, 2.0**32)
+    stream = NoiseStream(key, domain, C.streaming_inverse(), C.rounds, size, 2.0**32)
     rows = torch.zeros(C.rounds, size, dtype=torch.int64)
     stream.release_rows(rows)
     return rows.to(torch.float64) * (std * 2.0**-32)

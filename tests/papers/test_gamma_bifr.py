@@ -13,7 +13,7 @@ from scipy.special import gammaln
 from support.oracles import ltt, scalar_sensitivity
 
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import bifr, bisr, cgd
 from fedmf.mechanisms.objective import errors
@@ -91,7 +91,7 @@ def test_theorem_3_no_worse_than_bisr_and_cgd(n: int, k: int, p: int) -> None:
     contract = Participation(n, k, n // k)
 
     def rmse(C: Factorization) -> float:
-        return errors(C, prefix(n), stated_sensitivity(C, contract)).rmse
+        return errors(C, prefix(n), sensitivity_of(C, contract)).rmse
 
     grid = np.linspace(0.02, 0.98, 25)
     best = min(rmse(bifr(float(gamma), p, n)) for gamma in grid)

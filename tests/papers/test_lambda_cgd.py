@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.oracles import prefix_sums, scalar_sensitivity
 
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import cgd, identity, workload_diagonal
 from fedmf.mechanisms.objective import errors, query_variances
@@ -55,9 +55,9 @@ def test_lemma_2_max_error_stays_within_a_constant() -> None:
 def test_theorem_4_full_batches(n: int) -> None:
     contract = Participation(n, n, 1)
     queries = prefix(n)
-    plain = errors(identity(n), queries, stated_sensitivity(identity(n), contract)).rmse
+    plain = errors(identity(n), queries, sensitivity_of(identity(n), contract)).rmse
     weighted = workload_diagonal(prefix(n))
-    diagonal = errors(weighted, queries, stated_sensitivity(weighted, contract)).rmse
+    diagonal = errors(weighted, queries, sensitivity_of(weighted, contract)).rmse
     assert plain == pytest.approx((n * (n + 1) / 2) ** 0.5, rel=1e-12)
     assert diagonal == pytest.approx(np.sqrt(np.arange(1, n + 1)).sum() / n**0.5, rel=1e-12)
     least = ((n + 1) * (2 * n + 1) / 6) ** 0.5

@@ -27,7 +27,7 @@ from fedmf.release.plan import Plan
 from fedmf.release.statistics import update_factor
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.run import Run
-from fedmf.runs.statement import account
+from fedmf.runs.run_statement import account
 from fedmf.runs.statistics import FixedClipping, QuantileClipping
 from fedmf.training import LocalTrainer
 
@@ -93,7 +93,7 @@ def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> 
     docs/choosing.md#adaptive-clipping.
     """
     m = statement["users_per_round"]
-    z = normals(7, Domain.of_part("clipping"), ROUNDS, 1)[:, 0]
+    z = normals(7, Domain.of_statistic("clipping"), ROUNDS, 1)[:, 0]
     reach = statement["sensitivity"] + statement["rounding"]
     std = statement["noise_multiplier"] * reach / math.sqrt(rule.share)
     shares = 0.5 + (seen.signs(UPDATES) + std * np.linalg.solve(STRATEGY, z)) / (2 * m)

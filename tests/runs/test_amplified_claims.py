@@ -16,7 +16,7 @@ import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.ledger.ledger import Ledger
 from fedmf.runs.directory import RunHeader
-from fedmf.runs.statement import run_statement
+from fedmf.runs.run_statement import run_statement
 
 
 def changed(header: Mapping[str, Any], place: str, value: object) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def test_its_noise_is_that_of_its_share_next_to_a_moving_clip_norm(tmp_path: Pat
     for cohort, zeta in zip(watched.cohorts, watched.norms, strict=True):
         sums.append(np.minimum(lengths[cohort] / zeta, 1.0).sum())
     rounds = len(sums)
-    z = normals(7, Domain.of_part(PART.name), rounds, 1)[:, 0]
+    z = normals(7, Domain.of_statistic(PART.name), rounds, 1)[:, 0]
     C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
     level = statement["noise_multiplier"] * (statement["sensitivity"] + statement["rounding"])
     noise = level / math.sqrt(PART.share) * np.linalg.solve(C, z)

@@ -13,7 +13,7 @@ from support.streams import BUDGET, run_once, sample, write_rows
 
 from fedmf.accounting.gaussian import gaussian_epsilon
 from fedmf.cli.app import run as command
-from fedmf.runs.statement import account, costs_of_run
+from fedmf.runs.run_statement import account, costs_of_run
 from fedmf.streaming import Settings, account_stream, stream_costs
 
 DELTA = 1e-5

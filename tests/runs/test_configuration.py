@@ -20,7 +20,7 @@ from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.models import Logistic, Mlp
 from fedmf.optim import Adam, JmeAdam
 from fedmf.participation import Participation
-from fedmf.runs.run import Execution, NoiseMechanism, Run
+from fedmf.runs.run import Execution, MechanismConfig, Run
 from fedmf.runs.tables.configuration import (
     TABLES,
     dotted_keys,
@@ -207,7 +207,7 @@ RUNS = {
         task=Classification(Synthetic(users=40, test_fraction=0.1 + 0.2, seed=3), Logistic()),
         cohorts=AvailableCohorts(9, 4, min_separation=5, max_participations=2),
         privacy=UserLevel(0.1 + 0.2, 1e-300, "replace-one", 2**60),
-        mechanism=NoiseMechanism(
+        mechanism=MechanismConfig(
             NamedMechanism("bifr", {"bands": 4, "gamma": 0.1 + 0.2}), "auto", "max", 0.5
         ),
         server=JmeAdam(schedule="cosine", warmup=3),
@@ -219,7 +219,7 @@ RUNS = {
     "no privacy": Run(privacy=NoPrivacy(noise_seed=0)),
     "a hub": Run(task=Classification(MNIST)),
     "a function": Run(task=FunctionTask("a.b:c", 360, 5, "x = 3")),
-    "a parameter": Run(mechanism=NoiseMechanism(NamedMechanism("cgd", {"lambda": 0.5}))),
+    "a parameter": Run(mechanism=MechanismConfig(NamedMechanism("cgd", {"lambda": 0.5}))),
 }
 
 
@@ -257,11 +257,11 @@ def test_overrides_win_and_a_kind_leaves_out_what_only_that_of_the_file_has(tmp_
         load_run(path, parse_assignments(there)),
         Run(
             privacy=NoPrivacy(),
-            mechanism=NoiseMechanism(NamedMechanism("cgd", {"lambda": 0.5}), workload="average"),
+            mechanism=MechanismConfig(NamedMechanism("cgd", {"lambda": 0.5}), workload="average"),
             server=Adam(learning_rate=0.2),
         ),
     )
-    assert load_run(path, {"mechanism.kind": "bisr"}).noise.choice == NamedMechanism(
+    assert load_run(path, {"mechanism.kind": "bisr"}).mechanism_config.choice == NamedMechanism(
         "bisr", {"bands": 4}
     )
     with pytest.raises(ConfigError, match="epsilon is a key of user-level"):

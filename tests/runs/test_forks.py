@@ -131,5 +131,5 @@ def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:
         ledger = session.directory.ledger
         key = session.directory.key
         server = PrivateServer(session.plan, ledger, key, torch.zeros(DIMENSION), optimizer)
-        with pytest.raises(ValueError, match=r"eras .of the saved noise. must be"):
+        with pytest.raises(ValueError, match=r"opening_indices .of the saved noise. must be"):
             server.restore()

@@ -25,10 +25,10 @@ import fedmf
 from fedmf.errors import UnsoundSumError
 from fedmf.flower import ClientReportedIdentity, InProcessGrid, run_on_grid
 from fedmf.ledger.ledger import Ledger
-from fedmf.runs.loop import RoundReport, Rounds
+from fedmf.runs.loop import RoundReport, TrainingLoop
+from fedmf.runs.run_statement import account
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import Request, run_in_process
-from fedmf.runs.statement import account
 from fedmf.runs.statistics import QuantileClipping
 
 WITHOUT_FLOWER = """
@@ -177,10 +177,14 @@ def dies(owner: Any, name: str, when: Callable[..., bool], after: bool = False) 
 
 #: Where a process dies, by what it has done of its round.
 STEPS: dict[str, Callable[[], None]] = {
-    "asked": lambda: dies(Rounds, "cohort", lambda _, number: number == DYING, after=True),
+    "asked": lambda: dies(
+        TrainingLoop, "cohort", lambda _, round_index: round_index == DYING - 1, after=True
+    ),
     "released": lambda: dies(Session, "note_failures", lambda _, t, *__: t + 1 == DYING),
-    "kept": lambda: dies(Rounds, "_tell", lambda self, _: self.session.server.t == DYING),
-    "told": lambda: dies(Rounds, "release", lambda _, number, __: number == DYING, after=True),
+    "kept": lambda: dies(TrainingLoop, "_tell", lambda self, _: self.session.server.t == DYING),
+    "told": lambda: dies(
+        TrainingLoop, "release", lambda _, round_index, __: round_index == DYING - 1, after=True
+    ),
 }
 
 
@@ -188,15 +192,15 @@ STEPS: dict[str, Callable[[], None]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_a_process_killed_between_any_two_steps_loses_nothing(way: str, tmp_path: Path) -> None:
     """Rows of metrics (clip norms, ε), models and statements are those of a whole run."""
-    carry_out = WAYS[way]
-    carry_out(tmp_path / "whole")
+    run = WAYS[way]
+    run(tmp_path / "whole")
     for step, prepare in STEPS.items():
         path = tmp_path / step
 
         def dying(prepare: Callable[[], None] = prepare, path: Path = path) -> None:
             prepare()
-            carry_out(path)
+            run(path)
 
         assert in_child(dying) == -signal.SIGKILL
-        carry_out(path)
+        run(path)
         assert what_is_kept(path) == what_is_kept(tmp_path / "whole"), step

@@ -19,14 +19,14 @@ from support.pair_runs import RecordedPair, pair_run
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply, read_reply, request_content
-from fedmf.ledger.lock import ReleaseRight
+from fedmf.ledger.lock import ReleaseGuard
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.noise.key import NoiseKey
-from fedmf.release.noisy_sum import SecondMomentRelease
+from fedmf.release.noisy_sum import NoisySecondMoment
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer
 from fedmf.runs.loop import Reply
-from fedmf.runs.plan import plan_of
+from fedmf.runs.run_plan import plan_of
 from fedmf.runs.simulation import Request
 
 Matrix = NDArray[np.float64]
@@ -54,8 +54,8 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
     claim_task_identity()
     ledger = SimpleNamespace(
         openings=list,
-        right=ReleaseRight(),
-        opening=lambda: SimpleNamespace(first_round=0, fresh=bytes(32)),
+        guard=ReleaseGuard(),
+        opening=lambda: SimpleNamespace(first_round=0, salt=bytes(32)),
         released=0,
         commit_round=lambda *_: None,
         check_round=lambda *_: (
@@ -181,7 +181,7 @@ def test_no_user_moves_the_pair_further_than_stated(
     """And the stated value is close to the worst user found: C₁ and C₂ are correlated and
     differ.
     """
-    found, plan = worst_found(moment, "per-user", adjacency, second_moment_importance=importance)
+    found, plan = worst_found(moment, "per-user", adjacency, second_moment_weight=importance)
     assert plan.second is not None
     assert plan.mechanism.factorization.bands == plan.second.factorization.bands == 2
     assert 0.97 <= found <= 1 + 1e-9
@@ -201,7 +201,7 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(
     """A random cohort may be three times the planned: the mean is projected before it is
     squared.
     """
-    plan, optimizer = pair_plan(BlockEnergies([2]), "squared-mean", second_moment_importance=20.0)
+    plan, optimizer = pair_plan(BlockEnergies([2]), "squared-mean", second_moment_weight=20.0)
     crowd = np.tile([[1.0, 0.0]], (24, 1))
 
     def moved() -> float:
@@ -212,13 +212,13 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(
 
     assert moved() <= 1.0
 
-    def unprojected(self: SecondMomentRelease, total: ClippedSum) -> torch.Tensor:
+    def unprojected(self: NoisySecondMoment, total: ClippedSum) -> torch.Tensor:
         assert plan.second is not None
         bits, feature_bits = plan.rounding.bits
         mean = total.fixed_point.to(torch.float64) * (2.0**-bits / self._size)
         return (mean.square().sum()[None] * 2.0**feature_bits).to(torch.int64) * self._size
 
-    monkeypatch.setattr(SecondMomentRelease, "_squared_mean", unprojected)
+    monkeypatch.setattr(NoisySecondMoment, "_squared_mean", unprojected)
     assert moved() > 1.0
 
 
@@ -229,9 +229,7 @@ def test_the_chosen_weight_has_the_least_predicted_error(form: str, adjacency: s
     """d·τ₁²‖A₁C₁⁻¹‖²/ζ² + m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴ with dense matrices, for other weights of the same
     matrices.
     """
-    plan, _ = pair_plan(
-        BlockEnergies([3, 4]), form, adjacency=adjacency, second_moment_importance=1.0
-    )
+    plan, _ = pair_plan(BlockEnergies([3, 4]), form, adjacency=adjacency, second_moment_weight=1.0)
     assert plan.second is not None
     A_1 = np.tril(np.ones((N, N)))
     A_2 = np.tril(0.5 ** np.abs(np.subtract.outer(np.arange(N), np.arange(N))))

@@ -25,12 +25,12 @@ from fedmf.errors import LedgerError
 from fedmf.moments import DiagonalMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.schedule import KeySchedule
-from fedmf.release.noisy_sum import StatisticRelease
+from fedmf.release.noisy_sum import NoisyStatistic
 from fedmf.release.plan import Plan
 from fedmf.release.statistics import update_factor
 from fedmf.runs.asked import law_of, numbers_of
-from fedmf.runs.plan import plan_of
 from fedmf.runs.run import Run
+from fedmf.runs.run_plan import plan_of
 from fedmf.runs.statistics import QuantileClipping
 
 DIMENSION = 10**6
@@ -176,7 +176,7 @@ def test_counts_of_adaptive_clipping_are_released_in_fine_units() -> None:
     assert noise.movement < 1e-8
     counts = []
     for users in (0, 5):
-        released = StatisticRelease(rule, plan, KeySchedule.of(NoiseKey.from_seed(7)))
+        released = NoisyStatistic(rule, plan, KeySchedule.of(NoiseKey.from_seed(7)))
         mean = float(released.release(0, signs_of(users)).mean(plan.users_per_round))
         share = rule.after(0, mean, rule.begin(plan.clip_norm))["shares"]
         counts.append((share - 0.5) * 2 * run.cohorts.users_per_round)
@@ -191,7 +191,7 @@ def test_large_statistics_without_noise_do_not_overflow() -> None:
     run = small_run(private=False, mechanism="identity")
     run = dataclasses.replace(run, extra_releases=(MeanNorm(share=0.2),))
     plan = fedmf.plan(run)
-    released = StatisticRelease(plan.statistics[0], plan, KeySchedule.of(NoiseKey.from_seed(7)))
+    released = NoisyStatistic(plan.statistics[0], plan, KeySchedule.of(NoiseKey.from_seed(7)))
     total = ClippedSum(2, 1.0, statistics=[MeanNorm(share=0.2).summed()])
     total.add_updates(torch.full((5000, 2), 2.0))
     mean = float(released.release(0, total).mean(plan.users_per_round)) / UNIT

@@ -17,8 +17,8 @@ from support.small_runs import linear_task, small_run
 import fedmf
 from fedmf.errors import LedgerError
 from fedmf.ledger import ledger as ledger_module
+from fedmf.runs.run_statement import account
 from fedmf.runs.session import Session
-from fedmf.runs.statement import account
 
 LINE = "this process releases nothing more"
 
@@ -73,7 +73,7 @@ def test_no_row_of_noise_is_around_two_sums(
     with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.t == 1
         assert (
-            session.directory.ledger.openings()[0].fresh != session.directory.ledger.opening().fresh
+            session.directory.ledger.openings()[0].salt != session.directory.ledger.opening().salt
         )
         release(session, 0.1)
     assert account(tmp_path / "run").to_dict()["rounds_released"] == 2

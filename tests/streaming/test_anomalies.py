@@ -8,7 +8,7 @@ from scipy import stats
 from support.released_moments import drawn
 
 from fedmf.moments import describe
-from fedmf.streaming.release import alarm_threshold, calibrated_threshold
+from fedmf.streaming.private_release import alarm_threshold, calibrated_threshold
 
 RATE = 0.05
 RUNS = 60

@@ -1,4 +1,4 @@
-"""Releases of several rows: what a user may add, exactly; sums of rows, with noise for releases
+"""ReleaseBlock of several rows: what a user may add, exactly; sums of rows, with noise for releases
 alone.
 """
 
@@ -19,7 +19,7 @@ from fedmf.accounting.gaussian import certified_sigma
 from fedmf.matrices.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.participation import Participation
 from fedmf.streaming import Layout, Settings, StreamPlan, account_stream, open_run
-from fedmf.streaming.plan import step_contract
+from fedmf.streaming.stream_plan import step_contract
 
 USERS: dict[str, Any] = {"user_column": "user", "max_participations": 4, "min_separation": 2}
 

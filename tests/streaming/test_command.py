@@ -17,8 +17,8 @@ from fedmf.cli.app import run
 from fedmf.cli.stream_screen import _correlations
 from fedmf.data import Schema
 from fedmf.streaming import PrivateRelease, Settings
-from fedmf.streaming.release import at_bounds
-from fedmf.streaming.rows import declared_layout
+from fedmf.streaming.private_release import at_bounds
+from fedmf.streaming.stream_rows import declared_layout
 
 PAIRS = np.random.default_rng(3).normal(size=(1000, 2)) / 1.5
 SHARES = np.arange(1000)[:, None] / 1000

@@ -12,8 +12,8 @@ import pytest
 from support.covariance import covariance_fits
 from support.streams import BUDGET, write_rows
 
-from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
+from fedmf.streaming.stream_run import open_run
 
 STEPS = 12
 DIMENSION = 2000

@@ -196,7 +196,7 @@ def test_a_block_is_one_commit_and_none_is_larger_than_may_be(
         StreamRun, "_commit", lambda run, *a: (counts.append(len(a)), whole(run, *a))[1]
     )
     for most, commits in ((4096, 1), (5, 3)):
-        monkeypatch.setattr("fedmf.streaming.session._MOST_ROWS", most)
+        monkeypatch.setattr("fedmf.streaming.stream_run._MOST_ROWS", most)
         counts.clear()
         with opened(tmp_path / str(most)) as stream:
             got.append([shown(release) for release in stream.push_many(x, USERS)])

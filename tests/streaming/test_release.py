@@ -23,8 +23,8 @@ from fedmf.moments import MomentStream, fieller
 from fedmf.noise.key import NoiseKey
 from fedmf.streaming import Layout, PrivateRelease, Settings, StreamPlan
 from fedmf.streaming.output import open_output
-from fedmf.streaming.release import TOO_FEW, Renderer
-from fedmf.streaming.state import Releases
+from fedmf.streaming.private_release import TOO_FEW, Renderer
+from fedmf.streaming.state import ReleaseBlock
 
 N = 12
 D = 3
@@ -38,7 +38,7 @@ def planned(layout: Layout, rounds: int = N, **more: Any) -> StreamPlan:
     return StreamPlan.of(settings, layout, rounds)
 
 
-def released(plan: StreamPlan, x: np.ndarray, seed: int) -> Releases:
+def released(plan: StreamPlan, x: np.ndarray, seed: int) -> ReleaseBlock:
     """Of a stream over these rows, all of them."""
     every = plan.every
     key = NoiseKey.from_seed(seed)
@@ -47,7 +47,7 @@ def released(plan: StreamPlan, x: np.ndarray, seed: int) -> Releases:
     blocks = [stream.release_sum(rows[at : at + every]) for at in range(0, len(x), every)]
     numbers = torch.cat([torch.cat([b.first, b.second], dim=1) for b in blocks]).numpy()
     t = np.minimum(np.arange(every, len(x) + every, every), len(x))
-    return Releases(0, t, numbers)
+    return ReleaseBlock(0, t, numbers)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ from fedmf.moments.running import RunningWorkload
 from fedmf.noise.key import Domain
 from fedmf.streaming import Settings, StreamPlan, StreamState
 from fedmf.streaming.output import ParquetFile, csv_lines
-from fedmf.streaming.release import Renderer
-from fedmf.streaming.state import Releases
+from fedmf.streaming.private_release import Renderer
+from fedmf.streaming.state import ReleaseBlock
 
 
 def replayed(
     plan: StreamPlan, public: list[tuple[str, ...]], integers: dict[Domain, list[np.ndarray]]
-) -> Releases:
+) -> ReleaseBlock:
     """The released numbers again, without a key, sums, rows or the order in which rows came
     together.
 
@@ -50,17 +50,17 @@ def replayed(
     moments = zip(works, (first, second), strict=True)
     numbers = [RunningWorkload(A, moment.shape[1]).extend(moment) for A, moment in moments]
     t = np.minimum(np.arange(1, len(first) + 1) * plan.every, plan.rounds)
-    return Releases(0, t, torch.cat(numbers, dim=1).numpy(), public)
+    return ReleaseBlock(0, t, torch.cat(numbers, dim=1).numpy(), public)
 
 
-def write(path: Path, renderer: Renderer, found: Releases) -> None:
+def write(path: Path, renderer: Renderer, found: ReleaseBlock) -> None:
     if path.suffix == ".csv":
         path.write_bytes(csv_lines(renderer, found))
         return
 
-    def part(start: int, stop: int) -> Releases:
+    def part(start: int, stop: int) -> ReleaseBlock:
         cut = slice(start, stop)
-        return Releases(start, found.t[cut], found.numbers[cut], found.labels[cut])
+        return ReleaseBlock(start, found.t[cut], found.numbers[cut], found.labels[cut])
 
     ParquetFile(path, True).finish(renderer, part, len(found))
 
@@ -100,7 +100,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_every_line_is_a_function_of_the_integers_that_left(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedmf.streaming.session._MOST_ROWS", 8)
+    monkeypatch.setattr("fedmf.streaming.stream_run._MOST_ROWS", 8)
     settings = Settings(**{**BUDGET, "seed": None, "rounds": N, **CASES[name]})
     x = 0.5 * sample()
     source = write_rows(tmp_path / "rows.csv", x)

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from fedmf.cli.app import run
 from fedmf.data.table_reader import InputError
 from fedmf.streaming import Settings
-from fedmf.streaming.rows import Layout, Reader, label_of, open_reader
+from fedmf.streaming.stream_rows import Layout, Reader, label_of, open_reader
 
 CSV = (
     b"user,x,y,note\n"

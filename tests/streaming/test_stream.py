@@ -27,7 +27,7 @@ from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.matrices.workload import average
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.registry import build
-from fedmf.moments import FullMatrix, MomentRelease, MomentStream, jme
+from fedmf.moments import FullMatrix, MomentStream, NoisyMomentSums, jme
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 from fedmf.statements.statement import PrivacyStatement
@@ -41,9 +41,9 @@ from fedmf.streaming import (
     open_run,
 )
 from fedmf.streaming.output import Output, json_lines
-from fedmf.streaming.release import Renderer
-from fedmf.streaming.rows import RowBlock
-from fedmf.streaming.state import Releases
+from fedmf.streaming.private_release import Renderer
+from fedmf.streaming.state import ReleaseBlock
+from fedmf.streaming.stream_rows import RowBlock
 from fedmf.version import SOFTWARE
 
 
@@ -63,7 +63,7 @@ def test_releases_are_those_of_single_steps(tmp_path: Path) -> None:
     assert len(found) == N
     for t, row in enumerate(torch.from_numpy(x), start=1):
         block = stream.release_sum(row[None])
-        release = MomentRelease(
+        release = NoisyMomentSums(
             block.t, block.first[0], stream.second_moment.unpack(block.second[0])
         )
         got = found[t - 1]
@@ -105,7 +105,7 @@ class Kept(Output):
     def __init__(self) -> None:
         self.content = b""
 
-    def write(self, renderer: Renderer, releases: Releases) -> None:
+    def write(self, renderer: Renderer, releases: ReleaseBlock) -> None:
         self.content += json_lines(renderer, releases)
 
 
@@ -429,7 +429,7 @@ def test_a_release_that_failed_ends_the_process_and_the_next_continues(
     settings = Settings(**BUDGET, columns=("x0",))
     (tmp_path / "plain").mkdir()
     run_once(tmp_path / "plain", settings, source)
-    monkeypatch.setattr("fedmf.streaming.session._MOST_ROWS", 7)
+    monkeypatch.setattr("fedmf.streaming.stream_run._MOST_ROWS", 7)
 
     def full(connection: Any) -> None:
         raise OSError(28, "No space left on device")

@@ -26,7 +26,7 @@ def wrapped(run: Run, path: Path, **options: object) -> CorrelatedNoise:
     assert isinstance(privacy, UserLevel)
     arguments = {
         "users": run.task_source.users,
-        "mechanism": run.noise,
+        "mechanism": run.mechanism_config,
         "run_dir": path,
         "server_optimizer": run.server,
         "extra_releases": run.extra_releases,

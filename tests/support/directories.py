@@ -11,8 +11,8 @@ from fedmf.ledger.packed import pack
 from fedmf.noise.key import NoiseKey
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import RunDirectory, RunHeader
-from fedmf.runs.plan import plan_of
 from fedmf.runs.run import Run
+from fedmf.runs.run_plan import plan_of
 from support.small_runs import small_run
 
 DIMENSION = 3

@@ -10,22 +10,22 @@ from typing import Any
 from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.cohorts import CyclicCohorts
 from fedmf.ledger.ledger import Ledger
-from fedmf.matrices.factorization import Factorization, Mechanism
-from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.factorization import BuiltMechanism, Factorization
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.noise.units import NOTHING, calibrated
 from fedmf.participation import Participation
 from fedmf.release.plan import Plan
 from fedmf.runs.asked import numbers_of
 from fedmf.runs.directory import RunHeader
-from fedmf.runs.statement import run_statement
+from fedmf.runs.run_statement import run_statement
 from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
 from support.ledgers import begin
 
 CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)
 FACTORIZATION = InverseToeplitz([1.0, -0.8], 6)
-PLANNED = stated_sensitivity(FACTORIZATION, CONTRACT)
+PLANNED = sensitivity_of(FACTORIZATION, CONTRACT)
 DELTA = 1e-5
 DIMENSION = 1000
 
@@ -46,14 +46,14 @@ def make_header(
             the header.
     """
     privacy = changes.pop("privacy", UserLevel(clip_norm=0.5, delta=DELTA, epsilon=7.0))
-    sensitivity = stated_sensitivity(factorization, contract)
+    sensitivity = sensitivity_of(factorization, contract)
     privacy = dataclasses.replace(privacy, **_taken(changes, privacy))
     cohorts = CyclicCohorts(rounds=contract.rounds, users_per_round=cohort_size)
     values: dict[str, Any] = {
         **numbers_of(privacy, cohorts, ()),
         "users": 5,
         "participation": contract,
-        "mechanism": Mechanism("cgd", {"lambda": 0.8}, factorization),
+        "mechanism": BuiltMechanism("cgd", {"lambda": 0.8}, factorization),
         "sensitivity": dataclasses.replace(
             sensitivity, **_taken(changes, sensitivity, "sensitivity_")
         ),

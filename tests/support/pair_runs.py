@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedmf.accounting.release import SecondForm
+from fedmf.accounting.queries import SecondForm
 from fedmf.matrices.workload import ToeplitzWorkload, exponential
 from fedmf.moments import SecondMoment
 from fedmf.optim import RoundRelease

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedmf.noise.key import Domain
-from fedmf.noise.stream import NoiseStream
+from fedmf.noise.noise_stream import NoiseStream
 
 
 @contextmanager

@@ -56,7 +56,7 @@ KEYS = {
     **_table("cohorts", "rounds min_separation max_participations"),
     **_table("privacy", "epsilon delta adjacency clip_norm noise_seed amplified"),
     "mechanism": "mechanism.kind",
-    **_table("mechanism", "bands workload second_moment_importance"),
+    **_table("mechanism", "bands workload second_moment_weight"),
     "server_optimizer": "server.kind",
     "second_moment": "server.second_form",
     "second_moment_blocks": "server.blocks",

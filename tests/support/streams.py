@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
+from fedmf.streaming.stream_run import open_run
 
 N = 30
 D = 3

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedmf.flower import InProcessGrid
 from fedmf.runs.loop import Reply
-from fedmf.runs.simulation import ClientsHere, Request
+from fedmf.runs.simulation import InProcessClients, Request
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,10 @@ class SentMessage:
 @contextmanager
 def watched_messages(note: Callable[[SentMessage], object]) -> Iterator[None]:
     """While open, ``note`` is called with every message that a run of this process sends."""
-    given = ClientsHere._reply
+    given = InProcessClients._reply
     push = InProcessGrid.push_messages
 
-    def asked(self: ClientsHere, request: Request) -> Reply:
+    def asked(self: InProcessClients, request: Request) -> Reply:
         note(_of_request(request))
         return given(self, request)
 
@@ -54,7 +54,7 @@ def watched_messages(note: Callable[[SentMessage], object]) -> Iterator[None]:
         return push(self, sent)
 
     with (
-        patch.object(ClientsHere, "_reply", asked),
+        patch.object(InProcessClients, "_reply", asked),
         patch.object(InProcessGrid, "push_messages", pushed),
     ):
         yield

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from fedmf.data import InMemoryDataset
 from fedmf.models import mlp
 from fedmf.training.batches import user_orders
-from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalEngine, LocalSGD
 from fedmf.training.losses import PADDING, cross_entropy
 from fedmf.training.task import Task
+from fedmf.training.task_kinds import classification, multi_label, next_token, regression, tagging
 
 SEED = 11
 ROUND = 3

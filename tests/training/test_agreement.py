@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from fedmf.errors import ConfigError
 from fedmf.training import LocalSGD, Task, agreement, classification, local
 from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
-from fedmf.training.barrier import Group
-from fedmf.training.engines import OneByOne, Together
+from fedmf.training.engines import LoopEngine, VmapEngine
+from fedmf.training.user_failures import Group
 
 PLAN = LocalSGD(batch_size=5, learning_rate=0.1, momentum=0.5)
-REFUSED = "must be 'auto' or 'loop' here; got 'vectorised'. In groups of users, "
+REFUSED = "must be 'auto' or 'loop' here; got 'vmap'. In groups of users, "
 
 
 class Mixing(nn.Module):
@@ -69,14 +69,14 @@ def test_models_that_mix_examples_are_trained_as_by_the_loop(
         expected = plain_update(module, dataset, user, PLAN)
         assert (update - expected).norm() <= 1e-5 * expected.norm()
     with pytest.raises(ConfigError, match=f"{REFUSED}the model mixes"):
-        trainer_for(module, dataset, PLAN, engine="vectorised")
+        trainer_for(module, dataset, PLAN, engine="vmap")
 
 
 def test_modules_that_mix_nothing_are_told_from_those_that_do() -> None:
     plan = LocalSGD(batch_size=5)
     for function in (torch.tanh, lambda x: x - x.mean(1, keepdim=True), lambda x: x.cumsum(1)):
         assert mixed_examples(task_of(Mixing(function)), plan) == ""
-        assert disagreement(Together, task_of(Mixing(function)), plan) == ""
+        assert disagreement(VmapEngine, task_of(Mixing(function)), plan) == ""
     for function in MIXING.values():
         assert mixed_examples(task_of(Mixing(function)), plan) != ""
 
@@ -86,36 +86,36 @@ def test_a_module_that_magnifies_rounding_mixes_nothing() -> None:
     for seed in range(5):
         torch.manual_seed(seed)
         task = task_of(nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)))
-        assert mixed_examples(task, PLAN) == disagreement(Together, task, PLAN) == ""
+        assert mixed_examples(task, PLAN) == disagreement(VmapEngine, task, PLAN) == ""
 
 
 def test_a_module_that_counts_padding_disagrees() -> None:
     task = task_of(Mixing(lambda x: x * len(x)))
     assert mixed_examples(task, PLAN) == ""
     assert (
-        disagreement(Together, task, PLAN)
+        disagreement(VmapEngine, task, PLAN)
         == "updates are other ones than by automatic differentiation"
     )
 
 
 def test_a_place_with_other_bits_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(Plain(nn.Linear(6, 4)))
-    train = Together.train
+    train = VmapEngine.train
     assert uneven_places(task, PLAN) == ""
 
-    def uneven(engine: Together, origin: Tensor, group: Group) -> Tensor:
+    def uneven(engine: VmapEngine, origin: Tensor, group: Group) -> Tensor:
         models = train(engine, origin, group)
         if group.width == 4:
             models[13:, 2] *= 1.0 + 2.0**-22
         return models
 
-    monkeypatch.setattr(Together, "train", uneven)
+    monkeypatch.setattr(VmapEngine, "train", uneven)
     why = "a user's update depends on its place in a group, with steps of 4 examples"
     assert uneven_places(task, PLAN) == why
     if not uneven_products():
         with pytest.raises(ConfigError, match=REFUSED + why):
-            trainer_for(Plain(nn.Linear(6, 4)), cohort([3]), PLAN, engine="vectorised")
-    assert trainer_for(Plain(nn.Linear(6, 4)), cohort([3]), PLAN).path == "one by one"
+            trainer_for(Plain(nn.Linear(6, 4)), cohort([3]), PLAN, engine="vmap")
+    assert trainer_for(Plain(nn.Linear(6, 4)), cohort([3]), PLAN).path == "loop"
 
 
 def test_products_with_other_bits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +129,9 @@ def test_products_with_other_bits_are_seen(monkeypatch: pytest.MonkeyPatch) -> N
         why = uneven_products.__wrapped__()
     assert "round by their place in a group; import fedmf before torch's first product" in why
     monkeypatch.setattr(local, "uneven_products", lambda: why)
-    assert trainer_for(Plain(nn.Linear(6, 4)), cohort([3]), PLAN).path == "one by one"
+    assert trainer_for(Plain(nn.Linear(6, 4)), cohort([3]), PLAN).path == "loop"
     with pytest.raises(ConfigError, match=f"{REFUSED}matrix products of this process"):
-        trainer_for(Plain(nn.Linear(6, 4)), cohort([3]), PLAN, engine="vectorised")
+        trainer_for(Plain(nn.Linear(6, 4)), cohort([3]), PLAN, engine="vmap")
 
 
 AWAKE = """
@@ -162,7 +162,7 @@ def of_child(code: str, **environment: str) -> str:
 
 def test_groups_are_not_taken_where_products_were_made_before_the_import() -> None:
     """Unless this machine's products are even without the reproducible mode."""
-    assert of_child(AWAKE) in ("False one by one", "True groups")
+    assert of_child(AWAKE) in ("False loop", "True vmap")
 
 
 def test_importing_fedmf_chooses_reproducible_products_unless_told_otherwise() -> None:
@@ -179,6 +179,6 @@ def test_a_group_and_its_user_alone_have_the_bits_of_all_widths() -> None:
     group = agreement._copies(task, 1, 32)
     assert group.steps.rows.shape == (4, 32, 1)
     assert len({*group.steps.rows.ravel().tolist()}) == 4
-    models = Together(task, PLAN).train(task.model.initial(), group)
-    loop = OneByOne(task, PLAN).train(task.model.initial(), group.part(0, 1))
+    models = VmapEngine(task, PLAN).train(task.model.initial(), group)
+    loop = LoopEngine(task, PLAN).train(task.model.initial(), group.part(0, 1))
     torch.testing.assert_close(models[:1], loop)

@@ -17,7 +17,7 @@ from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import Dataset
 from fedmf.models import FlatModel
 from fedmf.training import LocalSGD, LocalTrainer, UserFailure, classification
-from fedmf.training.barrier import Group
+from fedmf.training.user_failures import Group
 
 SIZES = [5, 9, 4, 1, 8, 9, 3, 12, 9, 9]
 VICTIM = 4
@@ -109,12 +109,12 @@ def summed(trainer: LocalTrainer, users: list[str]) -> tuple[ClippedSum, list[Us
     return total, trainer.add_updates(trainer.task.model.initial(), users, ROUND, total)
 
 
-ENGINES = ("auto", "vectorised", "loop")
+ENGINES = ("auto", "vmap", "loop")
 MODULES: dict[str, Callable[[], nn.Module | FlatModel]] = {
     "mlp": lambda: mlp(6, (7,), 4, seed=2),
     "own": Careful,
 }
-WAYS = {"one by one": (1, False), "together on threads": (3, True)}
+WAYS = {"loop": (1, False), "together on threads": (3, True)}
 #: Every fault; engines, modules and ways of loading by turns.
 TURNS = [
     (fault, ("mlp", "own")[i % 2], ENGINES[(i + i // 3) % 3], tuple(WAYS)[i // 2 % 2])
@@ -142,7 +142,7 @@ def test_everybody_elses_contribution_keeps_its_bits(
         trainer = LocalTrainer(classification(tampered, model), local, group_size=4)
         total, failures = summed(trainer, users)
         with_all, none = summed(clean, users)
-        if engine == "vectorised":  # where bits depend on who is beside a user
+        if engine == "vmap":  # where bits depend on who is beside a user
             alone = ClippedSum(with_all.fixed_point.numel(), 0.5)
             alone.add_updates(clean.updates(model.initial(), users, ROUND)[VICTIM : VICTIM + 1])
         else:

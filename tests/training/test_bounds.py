@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedmf.data import InMemoryDataset
 from fedmf.models import FlatModel
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
-from fedmf.training.barrier import Failures
+from fedmf.training.user_failures import Failures
 
 V = 7
 T = 5
@@ -93,7 +93,7 @@ NUMBERS = {
     "label -1": put("labels", -1),
 }
 CASES = [
-    *((texts, change, "vectorised") for change in TEXTS.values()),
+    *((texts, change, "vmap") for change in TEXTS.values()),
     *((numbers, change, engine) for change in NUMBERS.values() for engine in ("auto", "loop")),
 ]
 NAMES = [*TEXTS, *(f"{made}-{engine}" for made in NUMBERS for engine in ("auto", "loop"))]

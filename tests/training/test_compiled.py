@@ -267,7 +267,7 @@ sys.path[:0] = sys.argv[1:]
 import numpy as np, torch
 from torch import nn
 from training.test_compiled import LOCAL, task_of
-from fedmf.training import dependence
+from fedmf.training import interference
 from fedmf.training.compiled import engine
 from fedmf.training.local import trainer_on
 for name in ("cleared", "kept"):
@@ -278,7 +278,7 @@ for name in ("cleared", "kept"):
     engine.program.cache_clear()
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4))
-    print(name, dependence(trainer_on("compiled"), task_of(module, shape=(1, 3, 3)), LOCAL))
+    print(name, interference(trainer_on("compiled"), task_of(module, shape=(1, 3, 3)), LOCAL))
 """
 
 

@@ -27,7 +27,7 @@ from fedmf.training import (
 
 SIZES = [5, 9, 4, 1, 8, 3]
 PLAN = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5)
-ENGINES = ("auto", "vectorised", "loop")
+ENGINES = ("auto", "vmap", "loop")
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 # float32 against float64: a few hundred additions deep.
 TOLERANCE = 2e-5

@@ -120,9 +120,9 @@ def test_a_module_that_cannot_be_batched_falls_back_to_the_loop(
         trainer.updates(start, ["u1", "u0"], 1), loop.updates(start, ["u1", "u0"], 1)
     )
     with pytest.raises(
-        ValueError, match=r"must be one that torch\.func can batch with engine 'vectorised'"
+        ValueError, match=r"must be one that torch\.func can batch with engine 'vmap'"
     ):
-        trainer_for(Branching(), dataset, plan, engine="vectorised")
+        trainer_for(Branching(), dataset, plan, engine="vmap")
 
 
 @pytest.mark.parametrize("engine", ["auto"])
@@ -136,15 +136,15 @@ def test_batch_statistics_are_refused_with_the_way_out(engine: str) -> None:
     ("module", "engine", "path"),
     [
         (mlp(6, (), 4, seed=0), "auto", "compiled"),
-        (mlp(6, (), 4, seed=0), "loop", "one by one"),
-        (nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)), "auto", "groups"),
-        (nn.Sequential(nn.Linear(6, 4), nn.PReLU()), "vectorised", "groups"),
+        (mlp(6, (), 4, seed=0), "loop", "loop"),
+        (nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)), "auto", "vmap"),
+        (nn.Sequential(nn.Linear(6, 4), nn.PReLU()), "vmap", "vmap"),
         (
             nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 4000), nn.GELU(), nn.Linear(4000, 4)),
             "auto",
-            "one by one",
+            "loop",
         ),
-        (Branching(), "auto", "one by one"),
+        (Branching(), "auto", "loop"),
     ],
 )
 def test_the_path_that_is_chosen(module: nn.Module, engine: str, path: str) -> None:

@@ -27,7 +27,7 @@ TOLERANCE = 2e-5
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("engine", "group_size"), [("vectorised", 3), ("loop", None)])
+@pytest.mark.parametrize(("engine", "group_size"), [("vmap", 3), ("loop", None)])
 def test_updates_equal_a_plain_loop(
     sizes: list[int], plan: LocalSGD, engine: LocalEngine, group_size: int | None
 ) -> None:
@@ -97,7 +97,7 @@ def test_shuffling_depends_on_seed_round_and_user_alone() -> None:
         ((1, 8, math.inf), r"η \(learning_rate\) must lie in"),
         ((1, 8, 0.1, 1.0), r"β \(momentum\) must lie in \[0, 1\); got 1.0"),
         ((1, 8, 0.1, 0.0, -1.0), r"μ \(proximal\) must lie in"),
-        ((1, 8, 0.1, 0.0, 0.0, "fast"), "engine must be one of auto, vectorised, loop; got 'fast'"),
+        ((1, 8, 0.1, 0.0, 0.0, "fast"), "engine must be one of auto, vmap, loop; got 'fast'"),
         ((1, 8, 0.1, 0.0, 0.0, "auto", -1), "micro_batch must be an integer in 0"),
     ],
 )

@@ -16,7 +16,7 @@ from fedmf.models import mlp
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification
 
 SIZES = [5, 9, 4, 1, 8, 3, 17]
-ENGINES = ("auto", "vectorised", "loop")
+ENGINES = ("auto", "vmap", "loop")
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 TASKS: dict[str, Callable[[], Task]] = {
     "chain": lambda: classification(cohort(SIZES), mlp(6, (7,), 4, seed=2)),

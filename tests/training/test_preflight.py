@@ -22,7 +22,7 @@ from fedmf.errors import ConfigError
 from fedmf.models import mlp
 from fedmf.training import LocalSGD, LocalTrainer, preflight
 
-ENGINES = ("auto", "vectorised", "loop")
+ENGINES = ("auto", "vmap", "loop")
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
@@ -54,10 +54,10 @@ def test_a_model_that_cannot_be_batched_passes_where_it_can_be_trained(engine: s
 
 def test_a_model_that_cannot_be_batched_is_refused_by_the_engine_that_batches() -> None:
     with pytest.raises(ConfigError) as refusal:
-        preflight(with_model(Scaled(branching)), LocalSGD(engine="vectorised"))
+        preflight(with_model(Scaled(branching)), LocalSGD(engine="vmap"))
     line = branching.__code__.co_firstlineno + 2
     assert (
-        "model must be one that torch.func can batch with engine 'vectorised'; got RuntimeError"
+        "model must be one that torch.func can batch with engine 'vmap'; got RuntimeError"
         in str(refusal.value)
     )
     assert f"({raising.__code__.co_filename}:{line})" in str(refusal.value)
@@ -71,7 +71,7 @@ def test_nothing_moves_and_nothing_is_said(
 ) -> None:
     """Though one module cannot be batched, and another draws random numbers."""
     modules: list[nn.Module] = [mlp(6, (7,), 4, 0)]
-    if engine != "vectorised":  # which refuses them, and says why
+    if engine != "vmap":  # which refuses them, and says why
         modules += [
             Scaled(branching),
             nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1), nn.Linear(5, 4)),

@@ -27,7 +27,7 @@ from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
 from fedmf.mechanisms.registry import accepted_parameters, names, optional_parameters, own_name
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
-from fedmf.runs.run import Execution, NoiseMechanism, Run, recorded_optimizer
+from fedmf.runs.run import Execution, MechanismConfig, Run, recorded_optimizer
 from fedmf.runs.statistics import STATISTICS
 from fedmf.runs.tasks import GIVEN, NAMED_TASKS, FunctionTask, NamedTask
 from fedmf.statements.privacy import PRIVACY
@@ -44,7 +44,7 @@ _PACKAGE: Final = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
-class MechanismKeys(Value):
+class MechanismTable(Value):
     """A strategy matrix C by name, with its parameters; those that are not set are optimised for
     the run.
     """
@@ -61,7 +61,7 @@ class MechanismKeys(Value):
     objective: Annotated[
         str, Field("error that C minimises: rmse, max, last or weights:w1,w2,…")
     ] = "rmse"
-    second_moment_importance: Annotated[
+    second_moment_weight: Annotated[
         float,
         Field(
             "if w > 0, the errors of both moments are minimised, the second one with weight w",
@@ -71,7 +71,7 @@ class MechanismKeys(Value):
     ] = 0.0
 
     @classmethod
-    def of(cls, noise: NoiseMechanism) -> MechanismKeys:
+    def of(cls, noise: MechanismConfig) -> MechanismTable:
         """The keys that describe a mechanism; of a factorization its name alone."""
         choice = noise.choice
         params = dict(getattr(noise.choice, "params", {}))
@@ -82,10 +82,10 @@ class MechanismKeys(Value):
             tuple(f"{name}={value!r}" for name, value in params.items()),
             noise.workload,
             noise.objective,
-            noise.second_moment_importance,
+            noise.second_moment_weight,
         )
 
-    def mechanism(self) -> NoiseMechanism:
+    def mechanism(self) -> MechanismConfig:
         """The mechanism that the keys describe.
 
         Raises:
@@ -94,8 +94,8 @@ class MechanismKeys(Value):
         params = parse_parameters(self.params) | (
             {} if self.bands is None else {"bands": self.bands}
         )
-        use = self.workload, self.objective, self.second_moment_importance
-        return NoiseMechanism(NamedMechanism(self.kind, params), *use)
+        use = self.workload, self.objective, self.second_moment_weight
+        return MechanismConfig(NamedMechanism(self.kind, params), *use)
 
 
 def _named(task: type[NamedTask]) -> type[Value]:
@@ -111,7 +111,7 @@ TABLES: Final[dict[str, Mapping[str, type[Value]]]] = {
     "cohorts": COHORTS,
     "privacy": PRIVACY,
     **STATISTICS,
-    "mechanism": by_kind(MechanismKeys),
+    "mechanism": by_kind(MechanismTable),
     "server": OPTIMIZERS,
     "client": by_kind(LocalSGD),
     "execution": by_kind(Execution),
@@ -312,25 +312,27 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
         "privacy": run.privacy,
         "clipping": run.clipping,
         **{statistic.name: statistic for statistic in run.extra_releases},
-        "mechanism": MechanismKeys.of(run.noise),
+        "mechanism": MechanismTable.of(run.mechanism_config),
         "client": run.client,
         "execution": run.execution,
     }
     tables |= {name: rendered(name, value) for name, value in values.items()}
-    if isinstance(run.noise.choice, GivenFactorization):
-        tables["mechanism"]["name"] = run.noise.choice.name
+    if isinstance(run.mechanism_config.choice, GivenFactorization):
+        tables["mechanism"]["name"] = run.mechanism_config.choice.name
     server = run.optimizer_source
     tables["server"] = (
         rendered("server", server)
         if isinstance(server, Value)
         else _given(recorded_optimizer(server))
     )
-    unread = {name: {key.replace("_", "-") for key in keys} for name, keys in task.unread.items()}
+    ignored_keys = {
+        name: {key.replace("_", "-") for key in keys} for name, keys in task.ignored_keys.items()
+    }
     said = {
-        name: {key: value for key, value in table.items() if key not in unread.get(name, ())}
+        name: {key: value for key, value in table.items() if key not in ignored_keys.get(name, ())}
         for name, table in tables.items()
     }
-    return {name: table for name, table in said.items() if table or name not in unread}
+    return {name: table for name, table in said.items() if table or name not in ignored_keys}
 
 
 def rendered(table: str, value: Value) -> dict[str, Scalar]:

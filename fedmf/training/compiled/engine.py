@@ -17,16 +17,16 @@ from torch import Tensor
 
 from fedmf.clipping.memory import new_vector
 from fedmf.data.structure import TensorStructure
-from fedmf.noise.loops import compiled
-from fedmf.training.barrier import Group, silent
+from fedmf.noise.jit import compiled
 from fedmf.training.compiled import steps
 from fedmf.training.compiled.chain import NotAChain, chain_of
-from fedmf.training.compiled.plan import planned
-from fedmf.training.draws import kept_generators
+from fedmf.training.compiled.step_plan import planned
 from fedmf.training.engines import Engine
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import binary_cross_entropy, cross_entropy, squared_error
+from fedmf.training.rng import kept_generators
 from fedmf.training.task import Task
+from fedmf.training.user_failures import Group, silent
 
 _log = logging.getLogger("fedmf")
 

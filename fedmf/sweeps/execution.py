@@ -68,10 +68,10 @@ def run_sweep(
         with parallel_config("loky", n_jobs=processes, inner_max_num_threads=threads):
             for cell, tuned in itertools.product(sweep.cells, sweep.candidates):
                 work.ask("tuning", cell, tuned, sweep.tuning_seeds)
-            work.carry_out()
+            work.run()
             for cell in sweep.cells:
                 work.ask("reported", cell, work.chosen(cell), sweep.seeds)
-            work.carry_out()
+            work.run()
         result = SweepResult(folder, sweep, work.metric, work.frame(), tuple(work.errors.values()))
         result.write(work.kept)
         return result
@@ -124,7 +124,7 @@ class _Work:
             called = ", ".join(filter(None, (str(cell), described(values), f"seed {seed}")))
             self._asked.setdefault(planned.digest, (called, planned.keys))
 
-    def carry_out(self) -> None:
+    def run(self) -> None:
         """Run everything to its end."""
         left = [
             digest
@@ -210,7 +210,7 @@ def _attempt(
                     place, ignore_errors=True
                 )  # resumed, it would lack rounds since its checkpoint
             with (resume if (place / LEDGER).is_file() else start)(run, place) as session:
-                session.called = f"{called}: "
+                session.label = f"{called}: "
                 run_in_process(session)
                 if keep:
                     session.draw()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedmf.cli.interruption import going_on
-from fedmf.cli.options import SETS, argument, flag, option
+from fedmf.cli.shared_options import SETS, argument, flag, option
 
 if TYPE_CHECKING:
     from fedmf.sweeps import Sweep

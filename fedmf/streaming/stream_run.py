@@ -21,15 +21,15 @@ from fedmf.errors import LedgerError
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import LARGEST_HORIZON, Participation
-from fedmf.statements.composition import Costs
+from fedmf.statements.composition import PrivacyCost
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.streaming.output import Output, open_output
-from fedmf.streaming.plan import StreamPlan
-from fedmf.streaming.release import PrivateRelease, Renderer
-from fedmf.streaming.rows import Layout, Reader, RowBlock, open_reader
+from fedmf.streaming.private_release import PrivateRelease, Renderer
 from fedmf.streaming.settings import Settings
-from fedmf.streaming.state import Position, Releases, StreamState, joined
-from fedmf.streaming.statement import costs_of
+from fedmf.streaming.state import Position, ReleaseBlock, StreamState, joined
+from fedmf.streaming.stream_plan import StreamPlan
+from fedmf.streaming.stream_rows import Layout, Reader, RowBlock, open_reader
+from fedmf.streaming.stream_statement import costs_of
 
 #: Rows of a commit; and numbers of its rows, of what is computed at once, and of what a commit
 #: releases.
@@ -86,7 +86,7 @@ class StreamRun:
         self._waiting = _Rows()
         #: Whether the input has rows that no step is left for.
         self.full = False
-        self._ready: list[Releases] = []
+        self._ready: list[ReleaseBlock] = []
         self._emit_missing()
 
     def __enter__(self) -> Self:
@@ -139,7 +139,7 @@ class StreamRun:
             InputError: an input that does not continue where the stream is, or one without rows.
             LedgerError: a step failed, now or before. Open the stream again.
         """
-        self.state.right.require()
+        self.state.guard.require()
         if reader.layout != self.plan.layout:
             raise InputError(
                 f"input must have rows as before, d = {self.plan.layout.dimension} and the same"
@@ -206,7 +206,7 @@ class StreamRun:
             if self._due is not self.state.position:
                 self._commit(pushes)
 
-    def releases(self, start: int, stop: int) -> Releases:
+    def releases(self, start: int, stop: int) -> ReleaseBlock:
         """Committed releases start … stop − 1, from memory for the last commit.
 
         Raises:
@@ -216,7 +216,7 @@ class StreamRun:
         if start < latest.first:
             return self.state.releases(start, stop)
         part = slice(start - latest.first, stop - latest.first)
-        return Releases(start, latest.t[part], latest.numbers[part], latest.labels[part])
+        return ReleaseBlock(start, latest.t[part], latest.numbers[part], latest.labels[part])
 
     def last(self) -> PrivateRelease | None:
         """The last release, None if there is none."""
@@ -321,7 +321,7 @@ class StreamRun:
                 numbers = self._each(rows)
                 t = np.arange(end - len(rows), end) + 1
             self._ready.append(
-                Releases(self.ahead.records, t, numbers, self._waiting.labels[-len(t) :])
+                ReleaseBlock(self.ahead.records, t, numbers, self._waiting.labels[-len(t) :])
             )
             self.ahead = replace(self.ahead, records=self.ahead.records + len(t))
         self._waiting = _Rows()
@@ -353,7 +353,7 @@ class StreamRun:
         self._emit_missing(releases)
         self._progress(self._due.step, self.plan.rounds)
 
-    def _emit_missing(self, fresh: Releases | None = None) -> None:
+    def _emit_missing(self, fresh: ReleaseBlock | None = None) -> None:
         """Write the committed releases that the output lacks; `fresh` are the last of them, if at
         hand.
         """
@@ -493,7 +493,7 @@ def account_stream(directory: str | Path) -> PrivacyStatement:
     return stream_costs(directory).statement
 
 
-def stream_costs(directory: str | Path) -> Costs:
+def stream_costs(directory: str | Path) -> PrivacyCost:
     """The privacy cost of a stream for each of its users, for composition with other streams and
     runs.
 

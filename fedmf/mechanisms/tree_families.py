@@ -11,7 +11,13 @@ from fedmf.matrices.factorization import LARGEST_DENSE, lower_factor
 from fedmf.matrices.series import check_count
 from fedmf.matrices.streaming_inverse import BlockSums, closed_levels, levels
 from fedmf.matrices.trees import BlockTree, KaryTree
-from fedmf.mechanisms.registry import Family, Free, Parameter, one_of, register
+from fedmf.mechanisms.registry import (
+    MechanismFamily,
+    Parameter,
+    SearchedParameter,
+    one_of,
+    register,
+)
 
 
 def tree(rounds: int, full: bool = True) -> BlockTree:
@@ -131,12 +137,12 @@ def _check_rounds(rounds: int) -> None:
 
 
 register(
-    Family(
+    MechanismFamily(
         "tree",
         "a binary tree of block sums",
         lambda ask, v: tree(ask.rounds, bool(v["full"])),
         (
-            Free(
+            SearchedParameter(
                 Parameter(
                     "full",
                     "1 for the full estimator, 0 for online",
@@ -150,14 +156,14 @@ register(
         largest=LARGEST_DENSE,
         largest_compared=1024,
         optimized=True,
-        also=("dp-ftrl", "binary-tree"),
+        aliases=("dp-ftrl", "binary-tree"),
     ),
-    Family(
+    MechanismFamily(
         "kary-tree",
         "a tree of block sums, differences included",
         lambda ask, v: kary_tree(v["arity"], ask.rounds),
         (
-            Free(
+            SearchedParameter(
                 Parameter("arity", "children of a node", integer=True, lowest=2, highest=4096),
                 one_of(2, 3, 4, 6, 8, 12, 16),
             ),

@@ -9,17 +9,17 @@ from numba import njit
 
 _OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
 
-part: Final[Any] = njit(**_OPTIONS)
+jit_inline: Final[Any] = njit(**_OPTIONS)
 """Compile a function that only `compiled` ones of the same file call: it becomes a part of each of
 them.
 """
 
-fusing: Final[Any] = njit(fastmath={"contract"}, **_OPTIONS)
+jit_contract: Final[Any] = njit(fastmath={"contract"}, **_OPTIONS)
 """The same where a product and a sum may be rounded once, as some processors do: other bits
 elsewhere.
 """
 
-summing: Final[Any] = njit(fastmath={"reassoc"}, **_OPTIONS)
+jit_reassoc: Final[Any] = njit(fastmath={"reassoc"}, **_OPTIONS)
 """The same for sums that may be made in any order; nothing else is relaxed, least of all about NaN.
 """
 
@@ -33,7 +33,7 @@ def compiled(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
     kept files of a function in the order in which types are asked for, and mixes them up if
     processes that start together ask in different orders: declared types are always asked for in
     this one. A kept file is made again when the file of its function changes, not when another one
-    does: call `part`s of the same file.
+    does: call `jit_inline` functions of the same file.
 
     Args:
         signatures: numba's types or texts, such as ``"void(float64[::1], int64)"``.

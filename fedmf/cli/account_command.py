@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedmf.cli.options import FULL, argument, flag, option
+from fedmf.cli.shared_options import FULL, argument, flag, option
 from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedmf.ledger.ledger import Ledger
     from fedmf.runs.directory import RunHeader
-    from fedmf.statements.composition import Costs
+    from fedmf.statements.composition import PrivacyCost
     from fedmf.statements.statement import PrivacyStatement
 
 
@@ -103,7 +103,7 @@ def _of_one(directory: Path) -> tuple[PrivacyStatement, dict[str, str]]:
             }
         return account_stream(directory), counts
     from fedmf.runs.directory import opened_record
-    from fedmf.runs.statement import run_statement
+    from fedmf.runs.run_statement import run_statement
 
     with opened_record(directory) as (header, ledger):
         return run_statement(header, ledger), _counts(directory, header, ledger)
@@ -159,13 +159,13 @@ def _is_stream(directory: Path) -> bool:
     return StreamState.exists(directory)
 
 
-def _costs_of(directory: Path) -> Costs:
+def _costs_of(directory: Path) -> PrivacyCost:
     """The cost of a run or stream for each of its users."""
     if _is_stream(directory):
         from fedmf.streaming import stream_costs
 
         return stream_costs(directory)
-    from fedmf.runs.statement import costs_of_run
+    from fedmf.runs.run_statement import costs_of_run
 
     return costs_of_run(directory)
 

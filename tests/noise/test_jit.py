@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba.core.caching import CacheImpl
 
-from fedmf.noise.loops import compiled, fusing, part, summing
+from fedmf.noise.jit import compiled, jit_contract, jit_inline, jit_reassoc
 
 
 def test_a_function_is_compiled_where_nothing_can_be_written(
@@ -31,12 +31,12 @@ def test_products_and_sums_are_rounded_one_by_one_unless_they_may_be_fused() -> 
 
     tiny = 2.0**-30
     exact = -(tiny**2)
-    assert part(combined)(1.0 + tiny, 1.0 - tiny, -1.0) == 0.0
-    assert fusing(combined)(1.0 + tiny, 1.0 - tiny, -1.0) in (0.0, exact)
+    assert jit_inline(combined)(1.0 + tiny, 1.0 - tiny, -1.0) == 0.0
+    assert jit_contract(combined)(1.0 + tiny, 1.0 - tiny, -1.0) in (0.0, exact)
 
 
 def test_sums_in_any_order_keep_what_is_not_a_number() -> None:
-    @summing
+    @jit_reassoc
     def total(x: np.ndarray) -> float:
         sum = 0.0
         for i in range(x.size):

@@ -18,7 +18,7 @@ from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import RunHeader, opened_record
-from fedmf.statements.composition import Costs, Spent, finite
+from fedmf.statements.composition import PrivacyCost, UserLosses, finite
 from fedmf.statements.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
@@ -240,14 +240,14 @@ def _assumptions(header: RunHeader) -> list[str]:
     ]
 
 
-def run_spent(plan: Plan, ledger: Ledger) -> Spent:
+def run_spent(plan: Plan, ledger: Ledger) -> UserLosses:
     """μ of every user in a run's ledger, from the rounds that the user joined; made for millions of
     users.
 
     The first T rounds release (up to post-processing) the first T rows of C·G + σz. A user with
     rounds π moves C·G by at most a·s, where a is 1 for zero-out and 2 for replace-one and s =
     ‖Σ_{j∈π} C_{:T,j}‖ (where columns of C have negative inner products, the sound bound that
-    `pattern_sensitivity` gives instead; for a pair of streams, the bound of `PairRelease`).
+    `pattern_sensitivity` gives instead; for a pair of streams, the bound of `PairQuery`).
 
     Args:
         plan: of the run.
@@ -271,9 +271,9 @@ def run_spent(plan: Plan, ledger: Ledger) -> Spent:
         patterns, which = distinct_patterns(rounds[starts[users][:, None] + np.arange(length)])
         sensitivities[users] = plan.release.of_equal_length(patterns, ledger.released)[which]
     if plan.relative_noise_std == 0:
-        return Spent(ledger.histories.names, np.where(sensitivities > 0, math.inf, 0.0))
+        return UserLosses(ledger.histories.names, np.where(sensitivities > 0, math.inf, 0.0))
     unit = adjacency_factor(plan.adjacency) / plan.relative_noise_std * (1 + _ROUNDING)
-    return Spent(
+    return UserLosses(
         ledger.histories.names, np.where(sensitivities > 0, plan.moved(sensitivities), 0.0) * unit
     )
 
@@ -307,7 +307,7 @@ def account(path: str | Path) -> PrivacyStatement:
         return run_statement(header, ledger)
 
 
-def costs_of_run(path: str | Path) -> Costs:
+def costs_of_run(path: str | Path) -> PrivacyCost:
     """What a run cost each of its users, to be composed with other runs and streams.
 
     Raises:
@@ -315,4 +315,4 @@ def costs_of_run(path: str | Path) -> Costs:
         LedgerError: its records are damaged or contradict each other.
     """
     with opened_record(Path(path)) as (header, ledger):
-        return Costs(str(path), run_statement(header, ledger), run_spent(header.plan, ledger))
+        return PrivacyCost(str(path), run_statement(header, ledger), run_spent(header.plan, ledger))

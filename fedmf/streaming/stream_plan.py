@@ -25,9 +25,9 @@ from fedmf.errors import LedgerError
 from fedmf.ledger.released_integers import part
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.blt import BufferedToeplitz
-from fedmf.matrices.factorization import Factorization, Mechanism, factorization_from_dict
+from fedmf.matrices.factorization import BuiltMechanism, Factorization, factorization_from_dict
 from fedmf.matrices.joint_sensitivity import UserRange
-from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
 from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.objective import RMSE, Objective, query_variances
@@ -41,8 +41,8 @@ from fedmf.moments import (
 )
 from fedmf.moments.methods import mechanism_from_dict
 from fedmf.participation import Participation, most_participations
-from fedmf.streaming.rows import Layout
 from fedmf.streaming.settings import AUTO, Settings
+from fedmf.streaming.stream_rows import Layout
 from fedmf.version import SOFTWARE
 
 #: How many bands banded Toeplitz matrices have at most where that is not asked for; releases up to
@@ -256,7 +256,8 @@ class StreamPlan:
         sizes = (self.layout.dimension, self.second_moment.size)
         matrices = [C for C in (made.first, made.second) if C is not None]
         return sum(
-            C.recurrence().memory_vectors * size for C, size in zip(matrices, sizes, strict=False)
+            C.streaming_inverse().memory_vectors * size
+            for C, size in zip(matrices, sizes, strict=False)
         )
 
     def multiplier_under(self, count: int, separation: int | None) -> float:
@@ -357,7 +358,7 @@ def _users(settings: Settings, moment: SecondMoment) -> UserRange:
 
 def _strategies(
     settings: Settings, steps: Participation, works: Sequence[ToeplitzWorkload]
-) -> list[Mechanism]:
+) -> list[BuiltMechanism]:
     """C₁ and C₂, or one of them if they are the same, optimised for their workloads."""
     asked = {**({} if settings.bands is None else {"bands": settings.bands}), **settings.params}
     # Bands are those of the banded Toeplitz matrix where no name is given.
@@ -400,13 +401,13 @@ def _objective(settings: Settings, work: ToeplitzWorkload) -> Objective:
     return Objective("weights", tuple(((i + 0.5) / count) ** 3 for i in range(count)))
 
 
-def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) -> Mechanism:
+def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) -> BuiltMechanism:
     """The mechanism of least error, sensitivity included, among mechanisms with few vectors in
     memory: BLT, and also the banded Toeplitz matrix of at most b bands for few releases.
     """
     n = steps.rounds
     bands = min(steps.min_separation, steps.rounds, _MOST_BANDS)
-    built = list[Mechanism]()
+    built = list[BuiltMechanism]()
     if n <= _FEW:
         params = {"bands": bands}
         built.append(build("banded-toeplitz", steps, work, params=params, objective=objective))
@@ -416,9 +417,9 @@ def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) ->
     elif n > _MANY:
         built += _of_fewer(steps, work, objective)
 
-    def error(one: Mechanism) -> float:
+    def error(one: BuiltMechanism) -> float:
         C = one.factorization
-        return stated_sensitivity(C, steps).value ** 2 * objective.squared_error(
+        return sensitivity_of(C, steps).value ** 2 * objective.squared_error(
             query_variances(C, work)
         )
 
@@ -427,11 +428,11 @@ def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) ->
 
 def _of_fewer(
     steps: Participation, work: ToeplitzWorkload, objective: Objective
-) -> list[Mechanism]:
+) -> list[BuiltMechanism]:
     """BLT for many releases with the buffers that are best for the first of them, or for as many
     participations of fewer releases; each also with its slowest decay stretched to all of them."""
     stretch = steps.rounds / _MANY
-    found = list[Mechanism]()
+    found = list[BuiltMechanism]()
     for apart in (min(steps.min_separation, _MANY), max(1, round(steps.min_separation / stretch))):
         most = min(steps.max_participations, most_participations(_MANY, apart))
         fewer = Participation(_MANY, most, apart)
@@ -444,18 +445,20 @@ def _of_fewer(
             slow = 1 - (1 - C.decays) / stretch**power
             decays = np.where(C.decays == C.decays.max(), slow, C.decays)
             longer = BufferedToeplitz(decays, C.weights, steps.rounds)
-            found.append(Mechanism("blt", {"buffers": _BUFFERS}, longer))
+            found.append(BuiltMechanism("blt", {"buffers": _BUFFERS}, longer))
     return found
 
 
-def _given(factorization: Factorization, rounds: int) -> Mechanism:
+def _given(factorization: Factorization, rounds: int) -> BuiltMechanism:
     """A factorization that came as an object, as it will be read back from its coefficients."""
     if factorization.rounds != rounds:
         raise ValueError(
             f"C (mechanism) must have n = {rounds} rounds, one per release; got"
             f" {factorization.rounds}."
         )
-    return Mechanism(_named(factorization), {}, factorization_from_dict(factorization.to_dict()))
+    return BuiltMechanism(
+        _named(factorization), {}, factorization_from_dict(factorization.to_dict())
+    )
 
 
 def _named(choice: str | Factorization) -> str:

@@ -53,7 +53,9 @@ def _calibrated(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
     check_statistics(run.statistics, run.privacy.counts_sampling, moment is not None)
     second = None
     if moment is None:
-        mechanism = run.noise.choice.build(run.participation, run.workload, run.noise.goal)
+        mechanism = run.mechanism_config.choice.build(
+            run.participation, run.workload, run.mechanism_config.goal
+        )
     else:
         mechanism, second = paired_streams(run, moment, optimizer.second_form)
     plan = Plan(

@@ -22,11 +22,11 @@ from fedmf.matrices.factorization import Dense, Factorization, lower_factor, nor
 from fedmf.matrices.sensitivity import count_patterns, pattern_layers
 from fedmf.matrices.toeplitz import Diagonal
 from fedmf.matrices.workload import ToeplitzWorkload, prefix, weighted
-from fedmf.mechanisms.banded import banded, counting_all_rows, remembered_banded
+from fedmf.mechanisms.banded_family import banded, counting_all_rows, remembered_banded
 from fedmf.mechanisms.closed_forms import workload_diagonal
 from fedmf.mechanisms.design_cache import remembered, single_threaded
 from fedmf.mechanisms.objective import RMSE, Objective
-from fedmf.mechanisms.registry import DesignRequest, Family, Values, register
+from fedmf.mechanisms.registry import DesignRequest, MechanismFamily, Values, register
 from fedmf.participation import Participation
 
 LARGEST_OPTIMIZED = 2048
@@ -296,13 +296,13 @@ def _of_equal_norms(ask: DesignRequest, values: Values) -> Factorization:
 
 
 register(
-    Family(
+    MechanismFamily(
         "optimal-diagonal",
         "independent noise of the best size for each round",
         lambda ask, v: best_diagonal(ask.workload, ask.objective),
         largest_compared=0,
     ),
-    Family(
+    MechanismFamily(
         "dense",
         "the best C of any form",
         lambda ask, v: _dense(*ask.target),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from fedmf.cli.options import argument, flag, option
+from fedmf.cli.shared_options import argument, flag, option
 
 
 def options(

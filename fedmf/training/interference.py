@@ -22,11 +22,11 @@ from torch import Tensor
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure, each, named
-from fedmf.training.barrier import UserFailure
-from fedmf.training.draws import kept_generators
 from fedmf.training.engines import tried_batch
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.rng import kept_generators
 from fedmf.training.task import Task
+from fedmf.training.user_failures import UserFailure
 
 #: On a GPU kernels may add in another order each time: the norm of a difference over that of A's
 #: update.
@@ -140,7 +140,7 @@ def integers(
     return total.fixed_point, {failure.user: failure.reason for failure in failures}
 
 
-def dependence(
+def interference(
     make: Callable[[Task, LocalSGD], Adding], task: Task, local: LocalSGD, beside: bool = True
 ) -> str:
     """Train made-up user A before, after, first and last among hostile users.

@@ -24,20 +24,20 @@ from fedmf.training import (
     LocalTrainer,
     Task,
     classification,
-    dependence,
     engines,
+    interference,
     next_token,
     preflight,
 )
-from fedmf.training.barrier import Failures, Group
 from fedmf.training.batches import user_orders
 from fedmf.training.compiled import Compiled
 from fedmf.training.compiled import engine as compiled_engine
-from fedmf.training.draws import draw_seed
-from fedmf.training.engines import OneByOne, OwnRows, Together
-from fedmf.training.independence import HOSTILE, Fill, hostile_users, integers
+from fedmf.training.engines import LoopEngine, OwnRows, VmapEngine
+from fedmf.training.interference import HOSTILE, Fill, hostile_users, integers
 from fedmf.training.local import Path, trainer_on
 from fedmf.training.losses import cross_entropy
+from fedmf.training.rng import draw_seed
+from fedmf.training.user_failures import Failures, Group
 
 LOCAL = LocalSGD(batch_size=4, learning_rate=0.1, momentum=0.5)
 
@@ -94,19 +94,19 @@ CASES: dict[str, tuple[Callable[[], Task], Path]] = {
         lambda: images(nn.Sequential(nn.Flatten(), nn.Linear(72, 19), nn.Tanh(), nn.Linear(19, 4))),
         "compiled",
     ),
-    "groups, convolutions": (lambda: images(Plain(cnn())), "groups"),
-    "groups, words": (lambda: task_of_kind("next token", [2, 3]), "groups"),
-    "groups, numbers": (lambda: task_of_kind("regression", [2, 3]), "groups"),
-    "one by one, convolutions": (lambda: images(Plain(cnn())), "one by one"),
+    "groups, convolutions": (lambda: images(Plain(cnn())), "vmap"),
+    "groups, words": (lambda: task_of_kind("next token", [2, 3]), "vmap"),
+    "groups, numbers": (lambda: task_of_kind("regression", [2, 3]), "vmap"),
+    "one by one, convolutions": (lambda: images(Plain(cnn())), "loop"),
     "one by one, dropout": (
         lambda: images(
             nn.Sequential(nn.Flatten(), nn.Linear(72, 19), nn.Dropout(0.5), nn.Linear(19, 4))
         ),
-        "one by one",
+        "loop",
     ),
     "one by one, an LSTM": (
         lambda: next_token(task_of_kind("next token", [2, 3]).dataset, Recurring(), 50),
-        "one by one",
+        "loop",
     ),
 }
 
@@ -132,17 +132,17 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     def poisoned_vector(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return new_vector(count, dtype, device).fill_(torch.nan)
 
-    train = OneByOne._train
+    train = LoopEngine._train
     rows = engines._rows
 
-    def poisoned_train(engine: OneByOne, *arguments: object) -> None:
+    def poisoned_train(engine: LoopEngine, *arguments: object) -> None:
         engine._flat.fill_(torch.nan)
         engine._gradient.fill_(torch.nan)
         train(engine, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Compiled, "train", poisoned_arena)
     monkeypatch.setattr(compiled_engine, "new_vector", poisoned_vector)
-    monkeypatch.setattr(OneByOne, "_train", poisoned_train)
+    monkeypatch.setattr(LoopEngine, "_train", poisoned_train)
     monkeypatch.setattr(engines, "_rows", lambda like, users: rows(like, users).fill_(torch.nan))
 
 
@@ -292,7 +292,7 @@ def beside_the_token_beyond(
         )
     made = hostile_users(beyond_the_table(), 4, {"first": (within, 1), "B": (only_beyond, 1)})
     made.dataset.features.clamp_(max=50)[:4].clamp_(max=49)  # type: ignore[attr-defined]
-    trainer = LocalTrainer(made, LOCAL, path="groups")
+    trainer = LocalTrainer(made, LOCAL, path="vmap")
     origin = made.model.initial()
     failures = Failures()
     alone = trainer.updates(origin, ["first", "A"], 0)[1]
@@ -337,29 +337,29 @@ def test_the_check_sees_an_engine_that_keeps_something(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = images(Plain(cnn()))
-    path = "one by one"
+    path = "loop"
     if fault == "a group of one":
-        together = Together.train
+        together = VmapEngine.train
 
-        def apart(engine: Together, origin: Tensor, group: Group) -> Tensor:
+        def apart(engine: VmapEngine, origin: Tensor, group: Group) -> Tensor:
             if len(group) > 1:
                 return together(engine, origin, group)
-            return OneByOne(task, LOCAL).train(origin, group)
+            return LoopEngine(task, LOCAL).train(origin, group)
 
-        path = "groups"
-        monkeypatch.setattr(Together, "train", apart)
+        path = "vmap"
+        monkeypatch.setattr(VmapEngine, "train", apart)
     elif fault == "buffers kept":
         task = with_model(Centred())
         kept = lambda engine: setattr(engine, "_buffers", [])  # noqa: E731
-        made = OneByOne.__init__
+        made = LoopEngine.__init__
         monkeypatch.setattr(
-            OneByOne, "__init__", lambda engine, *a: (made(engine, *a), kept(engine))[0]
+            LoopEngine, "__init__", lambda engine, *a: (made(engine, *a), kept(engine))[0]
         )
     else:
-        trained = OneByOne._train
-        before = list[OneByOne]()
+        trained = LoopEngine._train
+        before = list[LoopEngine]()
 
-        def on(engine: OneByOne, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
+        def on(engine: LoopEngine, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
             start = (
                 engine._flat.clone()
                 if engine in before and engine._flat.isfinite().all()
@@ -368,8 +368,8 @@ def test_the_check_sees_an_engine_that_keeps_something(
             trained(engine, into, start, group, u)
             before.append(engine)
 
-        monkeypatch.setattr(OneByOne, "_train", on)
-    assert "another one after or together with other users" in dependence(
+        monkeypatch.setattr(LoopEngine, "_train", on)
+    assert "another one after or together with other users" in interference(
         trainer_on(path), task, LOCAL
     )  # type: ignore[arg-type]
 
@@ -395,11 +395,11 @@ def test_a_compiled_program_that_fails_the_check_is_not_taken(
     task = images(cnn())
     assert LocalTrainer(task, LOCAL).path == "compiled"
     monkeypatch.setattr(
-        "fedmf.training.local.dependence",
+        "fedmf.training.local.interference",
         lambda make, task, local: "planted" if make(task, local).path == "compiled" else "",
     )
     with caplog.at_level("WARNING", "fedmf"):
-        assert LocalTrainer(images(cnn()), LOCAL).path == "one by one"
+        assert LocalTrainer(images(cnn()), LOCAL).path == "loop"
     line = "users are trained one by one, which is slower, not by compiled steps: planted"
     assert caplog.messages == [line]
     assert FlatModel(cnn()).dimension == task.model.dimension
@@ -413,7 +413,7 @@ def test_dropout_is_that_of_a_loop_seeded_for_the_user_and_moves_no_generator() 
     origin = task.model.initial()
     first, second = trainer.updates(origin, ["u0", "u1"], 3)
     assert torch.equal(torch.get_rng_state(), state)
-    assert trainer.path == "one by one"
+    assert trainer.path == "loop"
     assert torch.equal(trainer.updates(origin, ["u1"], 3)[0], second)
     assert not torch.equal(trainer.updates(origin, ["u0"], 4)[0], first)
     module = task.model.copied().module

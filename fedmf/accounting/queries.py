@@ -26,7 +26,7 @@ from fedmf.matrices.joint_sensitivity import (
     joint_sensitivity,
 )
 from fedmf.matrices.recorded_patterns import equal_length_sensitivities
-from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
 from fedmf.participation import Adjacency, Participation
 
 #: How the second moment of a round is formed before noise is added:
@@ -38,14 +38,14 @@ _FINEST: Final = (31, 31)
 
 
 @dataclass(frozen=True, eq=False)
-class RunRelease:
+class SumQuery:
     """C·G of one run: the sums of clipped updates.
 
     Args:
         factorization: C.
 
     >>> from fedmf.matrices.toeplitz import Toeplitz
-    >>> RunRelease(Toeplitz([1.0, 0.75], 4)).of_equal_length(np.array([[0, 3], [0, 1]]))
+    >>> SumQuery(Toeplitz([1.0, 0.75], 4)).of_equal_length(np.array([[0, 3], [0, 1]]))
     array([1.6007..., 2.1505...])
     """
 
@@ -74,7 +74,7 @@ class RunRelease:
         Raises:
             ValueError: the horizons differ.
         """
-        return stated_sensitivity(self.factorization, participation)
+        return sensitivity_of(self.factorization, participation)
 
     def leading(self, rounds: int) -> Self:
         """What the first T rounds release.
@@ -169,7 +169,7 @@ class SecondStream:
 
 
 @dataclass(frozen=True, eq=False)
-class PairRelease(RunRelease):
+class PairQuery(SumQuery):
     """Two streams under one guarantee: clipped updates and their second moment,
     docs/theory/moments.md.
 
@@ -187,7 +187,7 @@ class PairRelease(RunRelease):
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> C = identity(4)
     >>> second = SecondStream("per-user", "diagonal", 3, 3, 0.5, "identity", {}, C)
-    >>> round(PairRelease(C, second, 1.0, "zero-out", 8).stated(Participation(4, 1, 4)).value ** 2, 12)
+    >>> round(PairQuery(C, second, 1.0, "zero-out", 8).stated(Participation(4, 1, 4)).value ** 2, 12)
     1.5
     """
 
@@ -207,17 +207,17 @@ class PairRelease(RunRelease):
 
     @property
     def paired(self) -> bool:
-        """See `RunRelease.paired`."""
+        """See `SumQuery.paired`."""
         return True
 
     def check_secret_cohorts(self) -> None:
-        """See `RunRelease.check_secret_cohorts`."""
+        """See `SumQuery.check_secret_cohorts`."""
         raise ValueError(
             "amplification must be None with a second stream: no theorem covers the pair."
         )
 
     def leading(self, rounds: int) -> Self:
-        """See `RunRelease.leading`."""
+        """See `SumQuery.leading`."""
         second = dataclasses.replace(
             self.second, factorization=self.second.factorization.leading(rounds)
         )
@@ -226,22 +226,21 @@ class PairRelease(RunRelease):
         )
 
     def stated(self, participation: Participation) -> Sensitivity:
-        """See `RunRelease.stated`."""
+        """See `SumQuery.stated`."""
         second, weight, users = self.second.factorization, *self._reach
         sensitivity = joint_sensitivity(self.factorization, second, participation, weight, users)
         slack = self._rounding
         if not slack:
             return Sensitivity(sensitivity.value / self._factor, sensitivity.kind, sensitivity.case)
         value = (
-            sensitivity.value / self._factor
-            + slack * stated_sensitivity(second, participation).value
+            sensitivity.value / self._factor + slack * sensitivity_of(second, participation).value
         )
         return Sensitivity(value, "upper_bound", f"{sensitivity.case}; rounding of features added")
 
     def of_equal_length(
         self, rows: NDArray[np.integer], released_rounds: int | None = None
     ) -> NDArray[np.float64]:
-        """See `RunRelease.of_equal_length`."""
+        """See `SumQuery.of_equal_length`."""
         second, weight, users = self.second.factorization, *self._reach
         sensitivities = equal_length_joint_sensitivities(
             self.factorization, second, rows, weight, users, released_rounds
@@ -295,8 +294,8 @@ def release_of(
     adjacency: Adjacency,
     cohort_size: int,
     bits: tuple[int, int] = _FINEST,
-) -> RunRelease:
+) -> SumQuery:
     """What a run releases by C and its second stream, if any."""
     if second is None:
-        return RunRelease(factorization)
-    return PairRelease(factorization, second, clip_norm, adjacency, cohort_size, bits)
+        return SumQuery(factorization)
+    return PairQuery(factorization, second, clip_norm, adjacency, cohort_size, bits)

@@ -19,9 +19,9 @@ from fedmf.mechanisms.design_cache import remembered
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import (
     DesignRequest,
-    Family,
-    Free,
+    MechanismFamily,
     Parameter,
+    SearchedParameter,
     Values,
     at_once,
     register,
@@ -253,11 +253,11 @@ def _few_buffers(request: DesignRequest, values: Values) -> float:
 
 
 register(
-    Family(
+    MechanismFamily(
         "blt",
         "the best buffered linear Toeplitz C",
         lambda ask, v: _buffered(v["buffers"], *ask.rated_target),
-        (Free(_BUFFERS, at_once(_few_buffers)),),
+        (SearchedParameter(_BUFFERS, at_once(_few_buffers)),),
         largest=1_000_000,
         largest_compared=1_000_000,
         optimized=True,

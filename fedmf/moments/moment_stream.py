@@ -22,7 +22,7 @@ _NORM_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class MomentRelease:
+class NoisyMomentSums:
     """What step t releases; everything in it is private.
 
     Args:
@@ -132,7 +132,7 @@ class MomentStream:
         """Steps released so far."""
         return self._t
 
-    def update(self, x: torch.Tensor) -> MomentRelease:
+    def update(self, x: torch.Tensor) -> NoisyMomentSums:
         """Take in the rows of one step and release both moments.
 
         Args:
@@ -145,7 +145,7 @@ class MomentStream:
         rows = x[None] if x.ndim == 1 else x
         self._check_bounded(rows)
         block = self.release_sum(rows)
-        return MomentRelease(block.t, block.first[0], self.second_moment.unpack(block.second[0]))
+        return NoisyMomentSums(block.t, block.first[0], self.second_moment.unpack(block.second[0]))
 
     def extend(self, x: torch.Tensor) -> MomentBlock:
         """Take in one row a step for as many steps as there are rows.

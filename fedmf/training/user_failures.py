@@ -27,7 +27,7 @@ from fedmf.data.structure import (
     joined,
     named,
 )
-from fedmf.noise.loops import compiled, summing
+from fedmf.noise.jit import compiled, jit_reassoc
 from fedmf.training.batches import StepRows
 
 _MOST_CHARACTERS: Final = 500
@@ -292,7 +292,7 @@ def load_examples(
     return joined([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
-@summing
+@jit_reassoc
 def _not_finite(values: Any, row: Any) -> Any:
     """0, or NaN where a number of a row is not finite."""
     total = np.float32(0)

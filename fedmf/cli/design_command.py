@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import typer
 
-from fedmf.cli.options import ADJACENCY, BANDS, PARAMS, PLOT, flag, option
+from fedmf.cli.shared_options import ADJACENCY, BANDS, PARAMS, PLOT, flag, option
 from fedmf.participation import Adjacency, Participation
 
 
@@ -129,7 +129,7 @@ def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
     from fedmf.mechanisms.objective import Objective
     from fedmf.mechanisms.registry import families
 
-    also = {family.name: f" or {family.also[0]}" for family in families() if family.also}
+    also = {family.name: f" or {family.aliases[0]}" for family in families() if family.aliases}
     label = Objective.parse(rows[0]["objective"]).label
     errors = {row["mechanism"]: row["objective_error"] for row in rows}
     independent = errors.get("identity", errors.get("dp-sgd"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from fedmf.cli.interruption import going_on
-from fedmf.cli.options import FULL, SETS, argument, flag, option
+from fedmf.cli.shared_options import FULL, SETS, argument, flag, option
 
 if TYPE_CHECKING:
     from fedmf.runs.progress import RunProgress

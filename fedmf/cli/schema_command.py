@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedmf.cli.options import argument, option
+from fedmf.cli.shared_options import argument, option
 
 
 def schema(

@@ -20,7 +20,15 @@ from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.design_cache import remembered
 from fedmf.mechanisms.objective import RMSE, Objective
-from fedmf.mechanisms.registry import BANDS, DesignRequest, Family, Free, Values, at_once, register
+from fedmf.mechanisms.registry import (
+    BANDS,
+    DesignRequest,
+    MechanismFamily,
+    SearchedParameter,
+    Values,
+    at_once,
+    register,
+)
 from fedmf.participation import Participation
 
 _LARGEST_DENSE = 2048
@@ -226,11 +234,11 @@ def _affordable_width(request: DesignRequest, values: Values) -> float:
 
 
 register(
-    Family(
+    MechanismFamily(
         "banded",
         "the best C with p bands",
         lambda ask, v: remembered_banded(v["bands"], *ask.target, False),
-        (Free(BANDS, at_once(_affordable_width)),),
+        (SearchedParameter(BANDS, at_once(_affordable_width)),),
         largest=65_536,
         largest_compared=1024,
         make_normalized=lambda ask, v: remembered_banded(v["bands"], *ask.target, True),

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from fedmf.accounting.gaussian import certified_epsilon, gaussian_mu
-from fedmf.statements.composition import Costs, Spent
+from fedmf.statements.composition import PrivacyCost, UserLosses
 from fedmf.statements.privacy import UNITS
 from fedmf.statements.statement import (
     ALWAYS_NOT_COVERED,
@@ -17,8 +17,8 @@ from fedmf.statements.statement import (
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
-from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.state import StreamState
+from fedmf.streaming.stream_plan import StreamPlan
 
 NOT_COVERED: Final = (
     (
@@ -80,7 +80,7 @@ _PUBLIC_ROWS: Final = (
 )
 
 
-def costs_of(state: StreamState) -> Costs:
+def costs_of(state: StreamState) -> PrivacyCost:
     """What a stream guarantees, in the fields of `run_statement`, and what it cost each of its
     users.
 
@@ -107,13 +107,13 @@ def costs_of(state: StreamState) -> Costs:
     apart = np.diff(times)[np.diff(keys) == 0]
     counts = np.bincount(keys)
     separation = int(apart.min()) if apart.size else None
-    spent = Spent([], np.array([gaussian_mu(sigma)]))
+    spent = UserLosses([], np.array([gaussian_mu(sigma)]))
     if told:
         sizes, of = np.unique(counts, return_inverse=True)
         mu = np.array(
             [gaussian_mu(plan.multiplier_under(size, separation)) for size in sizes.tolist()]
         )
-        spent = Spent(state.ledger.histories.names[: len(counts)], mu[of])
+        spent = UserLosses(state.ledger.histories.names[: len(counts)], mu[of])
     second = {
         "moment": settings.second_moment,
         "mechanism": None if made.second is None else plan.strategies[-1],
@@ -176,7 +176,7 @@ def costs_of(state: StreamState) -> Costs:
             "software": plan.software,
         }
     )
-    return Costs(str(state.directory), statement, spent)
+    return PrivacyCost(str(state.directory), statement, spent)
 
 
 def _assumptions(plan: StreamPlan) -> list[str]:

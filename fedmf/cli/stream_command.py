@@ -11,7 +11,7 @@ from typing import Literal
 import typer
 
 from fedmf.cli.interruption import going_on
-from fedmf.cli.options import ADJACENCY, BANDS, FULL, PARAMS, PLOT, flag, option
+from fedmf.cli.shared_options import ADJACENCY, BANDS, FULL, PARAMS, PLOT, flag, option
 from fedmf.participation import Adjacency
 
 
@@ -126,7 +126,7 @@ def stream(
     from fedmf.data import read_schema
     from fedmf.runs.progress import bar
     from fedmf.streaming import Alarms, Settings, open_run
-    from fedmf.streaming.rows import open_scored
+    from fedmf.streaming.stream_rows import open_scored
     from fedmf.values import parse_parameters
 
     if scored is not None and alarms is None:

@@ -26,8 +26,8 @@ from fedmf.data.schema import Encoding
 from fedmf.data.table_reader import shown_names
 from fedmf.matrices.arrays import Array
 from fedmf.moments import GaussianEstimate, NoisyMoments, describe, fieller
-from fedmf.streaming.plan import StreamPlan
-from fedmf.streaming.state import Releases
+from fedmf.streaming.state import ReleaseBlock
+from fedmf.streaming.stream_plan import StreamPlan
 
 Fields = dict[str, NDArray[Any]]
 
@@ -75,7 +75,7 @@ class Renderer:
         """Of the d numbers of a row; not of what counts rows."""
         return self.coordinates[:-1] if self._weight else self.coordinates
 
-    def release(self, releases: Releases) -> PrivateRelease:
+    def release(self, releases: ReleaseBlock) -> PrivateRelease:
         """The first of some releases, with all that can be said of it; worked out when it is asked
         for.
         """
@@ -86,7 +86,7 @@ class Renderer:
 
         return PrivateRelease(int(releases.t[0]), told, self.names)
 
-    def fields(self, releases: Releases) -> Fields:
+    def fields(self, releases: ReleaseBlock) -> Fields:
         """What each release says, with a row per release: the fields of `PrivateRelease` that there
         are.
 

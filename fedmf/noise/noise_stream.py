@@ -58,7 +58,7 @@ class NoiseStream:
     Args:
         keys: which key makes which row; a key alone makes all.
         domain: separates uses of one key.
-        inverse: a streaming form of C⁻¹, from `Factorization.recurrence()`.
+        inverse: a streaming form of C⁻¹, from `Factorization.streaming_inverse()`.
         rounds: n, at most the inverse's; the horizon for which the noise was calibrated.
         dimension: d, 1 ≤ d ≤ 2³³.
         std: τ, the standard deviation of D·k in units of the sums; 0 for sums without noise.
@@ -79,7 +79,7 @@ class NoiseStream:
 
     >>> from fedmf.mechanisms.closed_forms import cgd
     >>> from fedmf.noise.key import NoiseKey
-    >>> noise = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, cgd(0.5, 3).recurrence(), 3, 4, std=1e6)
+    >>> noise = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, cgd(0.5, 3).streaming_inverse(), 3, 4, std=1e6)
     >>> total = torch.zeros(4, dtype=torch.int64)
     >>> noise.release(total)
     >>> bool((total.abs() > 0).all()), noise.t, noise.memory_vectors
@@ -227,7 +227,7 @@ class NoiseStream:
         state: dict[str, Any] = {
             "t": self._t,
             **self._identity(),
-            "eras": self.keys.digest(self._t),
+            "opening_indices": self.keys.digest(self._t),
         }
         if with_vectors and self._rule.vectors:
             self._replay()
@@ -238,7 +238,7 @@ class NoiseStream:
         """Go to a saved position after checking that it belongs to this very noise.
 
         Stored vectors are used if there are any. They may be those of an earlier row, `stored_t`,
-        of which the state has the digest of keys, `stored_eras`; then the rows since are made
+        of which the state has the digest of keys, `stored_openings`; then the rows since are made
         again.
 
         Raises:
@@ -248,8 +248,8 @@ class NoiseStream:
         """
         before = self._t
         self.seek(state.get("t"))  # type: ignore[arg-type]
-        eras = self.keys.digest(self._t)
-        for name, value in {**self._identity(), "eras": eras}.items():
+        opening_indices = self.keys.digest(self._t)
+        for name, value in {**self._identity(), "opening_indices": opening_indices}.items():
             if state.get(name) != value:
                 self._t = before
                 raise ValueError(
@@ -265,7 +265,7 @@ class NoiseStream:
                 f" {self._stored.shape}; got {stored.dtype} of shape {tuple(stored.shape)}."
             )
         at = state.get("stored_t", self._t)
-        if at <= self._t and state.get("stored_eras", eras) == self.keys.digest(at):
+        if at <= self._t and state.get("stored_openings", opening_indices) == self.keys.digest(at):
             self._stored = stored.numpy().copy()
             self._stored_t = at
 
