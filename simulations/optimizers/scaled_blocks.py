@@ -75,7 +75,8 @@ class ScaledGroups(torch.nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Features of shape (…, 200) to logits of shape (…, 20)."""
         parts = features.split(WIDTHS, dim=-1)
-        return sum(group(part) for group, part in zip(self.groups, parts, strict=True))  # type: ignore[return-value]
+        logits = [group(part) for group, part in zip(self.groups, parts, strict=True)]
+        return sum(logits)  # type: ignore[return-value]
 
 
 @cache

@@ -92,7 +92,8 @@ def test_rows_of_training_users_in_the_test_split_are_left_out_unless_asked_for(
     test = images(TEST, 1)
     writers = ["w1" if i % 3 else "stranger" for i in range(TEST)]
     writers[1] = ""  # perhaps a user of the run
-    strangers = test.remove_columns("writer").add_column("writer", writers)  # type: ignore[call-arg]
+    nameless = test.remove_columns("writer")
+    strangers = nameless.add_column("writer", writers)  # type: ignore[call-arg]
     for name, tests in (
         ("apart", strangers),
         ("same", test),

@@ -60,7 +60,8 @@ def test_repr_shows_counts_and_no_row() -> None:
         == "InMemoryDataset(users=2, examples=4, features=(2,) float32, labels=() int64 below 2,"
         " tests=0)"
     )
-    assert "Tensor" not in repr(fedmf.classification(of_frame(), nn.Linear(2, 2)).dataset)  # type: ignore[union-attr]
+    task = fedmf.classification(of_frame(), nn.Linear(2, 2))
+    assert "Tensor" not in repr(task.dataset)  # type: ignore[union-attr]
 
 
 #: Cells of a hostile row of ann's, which is left out and changes nothing else.

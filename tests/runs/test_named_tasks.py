@@ -37,7 +37,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> str:
     table = pd.DataFrame(x, columns=["a", "b", "c"])
     table["who"] = [f"u{i % 14:02d}" for i in range(280)]
     table["y"] = (x @ [1.0, -2.0, 0.5]).round(3)
-    table["p"], table["q"] = (x[:, 0] > 0).astype(int), (x[:, 1] + x[:, 2] > 0).astype(int)
+    table["p"] = (x[:, 0] > 0).astype(int)
+    table["q"] = (x[:, 1] + x[:, 2] > 0).astype(int)
     path = tmp_path_factory.mktemp("rows") / "rows.csv"
     table.to_csv(path, index=False)
     path.with_name("users.txt").write_text("".join(f"u{u:02d}\n" for u in range(14)))

@@ -82,7 +82,8 @@ def dotted(**named: object) -> dict[str, object]:
             keys[KEYS[name].replace("_", "-")] = value
         else:
             before = keys.get("mechanism.params")
-            keys["mechanism.params"] = ",".join(filter(None, (before, f"{name}={value}")))  # type: ignore[arg-type]
+            pairs = filter(None, (before, f"{name}={value}"))
+            keys["mechanism.params"] = ",".join(pairs)  # type: ignore[arg-type]
     return keys
 
 

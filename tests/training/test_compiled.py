@@ -277,7 +277,8 @@ for name in ("cleared", "kept"):
     steps.train_users, engine.steps = train, steps
     engine.program.cache_clear()
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4))
+    convolution = nn.Conv2d(1, 2, 2, padding=1)
+    module = nn.Sequential(convolution, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4))
     print(name, interference(trainer_on("compiled"), task_of(module, shape=(1, 3, 3)), LOCAL))
 """
 

@@ -48,7 +48,9 @@ class Tampered(WrappedData):
 
     def examples(self, users: NDArray[np.int64]) -> tuple[Any, Tensor]:
         features, labels = self.inner.examples(users)
-        return (self.change(features) if VICTIM in users else features), labels  # type: ignore[arg-type]
+        if VICTIM in users:
+            return self.change(features), labels  # type: ignore[arg-type]
+        return features, labels
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,8 @@ def _python_random(module: Kept, features: Tensor) -> Tensor:
 
 
 def _numpy_random(module: Kept, features: Tensor) -> Tensor:
-    return module.inner(features * float(1.0 + np.random.rand()))  # noqa: NPY002 - what people write
+    scale = float(1.0 + np.random.rand())  # noqa: NPY002 - what people write
+    return module.inner(features * scale)
 
 
 def _clamped(module: Kept, features: Tensor) -> Tensor:

@@ -148,7 +148,8 @@ def test_batch_statistics_are_refused_with_the_way_out(engine: str) -> None:
     ],
 )
 def test_the_path_that_is_chosen(module: nn.Module, engine: str, path: str) -> None:
-    trainer = trainer_for(module, cohort([3, 4]), LocalSGD(), engine=engine)  # type: ignore[arg-type]
+    dataset = cohort([3, 4])
+    trainer = trainer_for(module, dataset, LocalSGD(), engine=engine)  # type: ignore[arg-type]
     assert trainer.path == path
 
 
