@@ -7,6 +7,7 @@ The options become `fedmf.streaming.Settings`; `open_run` starts or continues th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
     from fedmf.streaming import Alarms, StreamRun
-    from fedmf.streaming.stream_rows import RowBlock
+    from fedmf.streaming.stream_rows import Reader, RowBlock
 
 #: The second panel of the help.
 _ADVANCED: Final = "Advanced"
@@ -157,8 +158,7 @@ def stream(
     from fedmf.streaming.stream_rows import open_scored
     from fedmf.values import parse_parameters
 
-    if scored is not None and alarms is None:
-        raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
+    _check_companions(alarms, scored, state, keep_releases)
     settings = Settings(
         clip_norm=math.nan if clip_norm is None else clip_norm,
         schema=None if schema is None else read_schema(schema),
@@ -185,8 +185,6 @@ def stream(
         seed=seed,
     )
     check_user_option(settings, row_level)
-    if keep_releases and state is None:
-        raise typer.BadParameter("--keep-releases needs --state-dir DIR, in which they are kept.")
     if output == Path("-"):
         output = None
     if dry_run:  # which leaves no file
@@ -197,10 +195,7 @@ def stream(
     to_stderr = output is None and not dry_run  # the releases go to standard output
 
     with ExitStack() as stack:
-        directory = state
-        if directory is None:
-            temporary = stack.enter_context(TemporaryDirectory(prefix="fedmf-stream-"))
-            directory = Path(temporary) / "state"
+        directory = state or _temporary_directory(stack)
         stack.enter_context(continuable(partial(_how_to_continue, state, rows_file)))
         show = stack.enter_context(bar(Console(stderr=True, markup=False), "step"))
         opened = open_run(
@@ -221,11 +216,8 @@ def stream(
         if scored is not None:
             scored_rows = stack.enter_context(open_scored(scored, settings, run.plan.layout))
         alarm_file = None
-        watch = None
         if alarms is not None:
             alarm_file = stack.enter_context(Alarms(alarms, settings, false_alarms))
-            if scored is None:
-                watch = partial(_watch, alarm_file, run)
 
         for line in first_lines(run.plan):
             typer.echo(line, err=to_stderr)
@@ -234,7 +226,7 @@ def stream(
             return
 
         show(run.position.step, run.plan.rounds, "")
-        run.feed(reader, rounds is None, watch)
+        run.feed(reader, rounds is None, _watch(alarm_file, scored_rows, run))
         statement = run.conclude()
         last = run.last()
 
@@ -244,23 +236,47 @@ def stream(
                 f"WARNING: all {run.plan.rounds:,} rows of this stream have come; further rows of"
                 " the input are in no release. --rounds at its start leaves room for later rows.\n"
             )
+        if alarm_file is not None and scored_rows is not None:
+            alarm_file.score(last, scored_rows)
         if alarm_file is not None:
-            if scored_rows is not None:
-                alarm_file.score(last, scored_rows)
             text += f"Not private, for the operator only: {alarm_file}; see {alarms}.\n"
         if plot is not None:
             from fedmf.cli.plots import draw_stream
 
             draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
-    more = "--full, or statement.txt in the state directory"
+    typer.echo(text + statement.render_text(full, _more(state)), nl=False, err=to_stderr)
+
+
+def _check_companions(
+    alarms: Path | None, scored: Path | None, state: Path | None, keep_releases: bool
+) -> None:
+    """Reject options that have no effect without another one."""
+    if scored is not None and alarms is None:
+        raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
+    if keep_releases and state is None:
+        raise typer.BadParameter("--keep-releases needs --state-dir DIR, in which they are kept.")
+
+
+def _temporary_directory(stack: ExitStack) -> Path:
+    """Return a state directory that is removed when the stack is closed."""
+    folder = stack.enter_context(TemporaryDirectory(prefix="fedmf-stream-"))
+    return Path(folder) / "state"
+
+
+def _watch(
+    alarm_file: Alarms | None, scored_rows: Reader | None, run: StreamRun
+) -> Callable[[RowBlock, int], None] | None:
+    """Return the function that scores each row of the stream with the last release before it."""
+    if alarm_file is None or scored_rows is not None:
+        return None
+    return lambda rows, first: alarm_file.watch(run.last(), rows, first)
+
+
+def _more(state: Path | None) -> str:
+    """Return where the whole statement is."""
     if state is None:
-        more = "--full"
-    typer.echo(text + statement.render_text(full, more), nl=False, err=to_stderr)
-
-
-def _watch(alarm_file: Alarms, run: StreamRun, rows: RowBlock, first: int) -> None:
-    """Score rows with the last release before them, and add alarms to the file."""
-    alarm_file.watch(run.last(), rows, first)
+        return "--full"
+    return "--full, or statement.txt in the state directory"
 
 
 def _how_to_continue(state: Path | None, rows_file: Path | None) -> str:
