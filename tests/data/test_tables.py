@@ -312,7 +312,7 @@ USER_LISTS: dict[str, tuple[str, bytes, str | None]] = {
     "floats": ("users.jsonl", b'{"who": "zoe"}\n{"who": 10.0}\n{"who": "al"}\n{"who": 9}\n', None),
     "twice": ("users.txt", b"al\nbo\nal\n", "must contain each user once; got 'al' more than once"),
     "twice by type": ("users.csv", b"who\n12\n12.0\n", "'12' more than once"),
-    "nobody": ("users.txt", b"\n", "must contain each user once; got nobody"),
+    "nobody": ("users.txt", b"\n", "must contain each user once; got no ids"),
     "a gap": (
         "users.csv",
         b"who,x\nal,1\n,2\n",
