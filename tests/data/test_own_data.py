@@ -161,7 +161,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the label as feature": (
         {"features": ["age", "ill"]},
-        "column 'ill' must be in frame once and asked for once",
+        "column 'ill' must occur once in frame and be named once",
     ),
     "texts as features": (
         {"frame": FRAME.assign(city="x", job=list("vwxyz"), ill=[0, 1, 1, 0, 0]), "classes": 2},
@@ -173,11 +173,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "duplicate columns": (
         {"frame": pd.concat([FRAME, FRAME[["age"]]], axis=1)},
-        "column 'age' must be in frame once",
+        "column 'age' must occur once in frame",
     ),
     "a test part without a column": (
         {"test": FRAME.drop(columns="age")},
-        "column 'age' must be in test once and asked for once; test has the columns who, ",
+        "column 'age' must occur once in test and be named once; test has the columns who, ",
     ),
     "test rows of users": (
         {"test": FRAME},
