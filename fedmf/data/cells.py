@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -60,6 +60,10 @@ def column_of(values: Any) -> Any:
             return column
     except (arrow.ArrowException, TypeError, ValueError, OverflowError):
         pass
+    return _text_array(values)
+
+
+def _text_array(values: Iterable[Any]) -> Any:
     return arrow.array([_as_text(value) for value in values], arrow.large_string())
 
 
@@ -113,12 +117,12 @@ def _decoded(column: Any) -> Any:
     try:
         return column.cast(arrow.large_string())
     except arrow.ArrowInvalid:
-        return arrow.array([_as_text(cell) for cell in column.to_pylist()], arrow.large_string())
+        return _text_array(column.to_pylist())
 
 
 def cells_of(column: Any, place: str = "column") -> list[str]:
     """Return `texts` as a list, with "" for missing cells."""
-    return [cell or "" for cell in texts(column, place).to_pylist()]
+    return texts(column, place).fill_null("").to_pylist()
 
 
 def numbers(column: Any, place: str = "column") -> NDArray[np.float64]:
@@ -136,6 +140,15 @@ def numbers(column: Any, place: str = "column") -> NDArray[np.float64]:
         return column.cast(arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
     except arrow.ArrowException:  # one by one, which reads every number alike
         return np.array([_number(cell) for cell in column.to_pylist()], dtype=np.float64)
+
+
+def matrix_of(columns: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float64]:
+    """Return columns as numbers, shape (rows, columns); NaN for a cell that is not a number.
+
+    Raises:
+        ValueError: a column of times or of lists.
+    """
+    return np.stack([numbers(columns[name], f"column {name!r}") for name in names], axis=1)
 
 
 def lists_of_numbers(column: Any, width: int, place: str = "column") -> NDArray[np.float64]:
@@ -178,7 +191,7 @@ def ids(column: Any, place: str = "column") -> Any:
     if types.is_floating(kind):
         exact = np.array(column.cast(arrow.float64()).to_numpy(zero_copy_only=False))
         exact[~(np.abs(exact) < _EXACT[kind.bit_width])] = np.nan
-        column = arrow.array([_as_text(number) for number in exact], arrow.large_string())
+        column = _text_array(exact)
     encoded = texts(column, place).dictionary_encode()
     canonical = [canonical_id(name or "") or None for name in encoded.dictionary.to_pylist()]
     return arrow.array(canonical, arrow.large_string()).take(encoded.indices)
@@ -282,7 +295,7 @@ def places(column: Any, known: Sequence[str], missing: str = "") -> NDArray[np.i
     """
     encoded = texts(column).dictionary_encode()
     place = {canonical_id(name) or name: i for i, name in enumerate(known)}
-    place |= {name: i for i, name in enumerate(known)}  # as it is written takes precedence
+    place.update(zip(known, range(len(known)), strict=True))  # names as written take precedence
     words = [*encoded.dictionary.to_pylist(), ""]  # the last one stands for missing cells
     of_words = np.empty(len(words), dtype=np.int64)
     for i, word in enumerate(words):

@@ -17,7 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.cells import column_of, ids, numbers, places, require_canonical, require_once, types
+from fedmf.data.cells import (
+    column_of,
+    ids,
+    matrix_of,
+    numbers,
+    places,
+    require_canonical,
+    require_once,
+    types,
+)
 from fedmf.data.partitions import Partition, partition_by_owner
 from fedmf.data.structure import (
     ExampleStructure,
@@ -169,7 +178,7 @@ class Dataset(ABC):
             )
         labels = _labels(y, names, count, bool(vocabulary))
         test_labels = _labels(test_y, names, count, bool(vocabulary))
-        ids_of_rows = _ids(users)
+        ids_of_rows = _ids(users, "users")
         user_ids = _listed(user_list, ids_of_rows)
         owned = partition_by_owner(places(ids_of_rows, user_ids), np.arange(len(user_ids)))
         usable = torch.from_numpy(readable(test_x, test_labels, count))
@@ -241,8 +250,8 @@ class Dataset(ABC):
             names = list(features)
         users = _columns(frame, [user], "frame")[user]
         x, y = _examples_of_frame(frame, names, labels, "frame")
-        empty = [names[i] for i in np.flatnonzero(np.isnan(x).all(axis=0))]
-        if len(x) and empty:
+        empty = np.array(names)[np.isnan(x).all(axis=0)]
+        if len(x) and empty.size:
             raise ValueError(
                 f"features must be columns of numbers; got no number in {', '.join(empty)[:300]}."
                 " Name those to use (features=[…]), or read text with a schema"
@@ -254,7 +263,7 @@ class Dataset(ABC):
             test = _data_frame(test, "test")
             test_examples = _examples_of_frame(test, names, labels, "test")
             if user in test.columns:
-                test_users = _ids(test[user])
+                test_users = _ids(test[user], "users").to_pylist()
         data = Dataset.from_arrays(x, y, users, test=test_examples, **options)
         if data.test_owner != "training users" and not set(data.user_ids).isdisjoint(test_users):
             raise ValueError(
@@ -402,10 +411,11 @@ def _index_of_users(user_ids: Sequence[str]) -> Mapping[str, int]:
     Raises:
         ValueError: an id is not a string, not canonical, or occurs twice.
     """
-    for user_id in user_ids:
+    index: dict[str, int] = {}
+    for u, user_id in enumerate(user_ids):
         if not isinstance(user_id, str):
             raise ValueError(f"user ids must be strings; got {user_id!r}. Convert each with str.")
-    index = {user_id: u for u, user_id in enumerate(user_ids)}
+        index[user_id] = u
     if len(index) < len(user_ids):
         raise ValueError(f"user ids must be unique; got {len(index)} different of {len(user_ids)}.")
     if not isinstance(user_ids, NumberedUsers):  # whose ids are canonical
@@ -420,12 +430,14 @@ def _check_parts(name: str, values: Features, tests: Features) -> None:
         ValueError: the fault, in one line.
     """
     for part in (values, tests):
-        tensors = named(part).values()
-        if not all(isinstance(tensor, Tensor) for tensor in tensors):
-            raise ValueError(
-                f"{name} must be torch tensors; got other objects. Use torch.as_tensor."
-            )
-        if len({len(tensor) for tensor in tensors}) > 1:
+        lengths: set[int] = set()
+        for tensor in named(part).values():
+            if not isinstance(tensor, Tensor):
+                raise ValueError(
+                    f"{name} must be torch tensors; got other objects. Use torch.as_tensor."
+                )
+            lengths.add(len(tensor))
+        if len(lengths) > 1:
             raise ValueError(f"{name} must have as many rows under every name; they do not.")
     if _layout(values) != _layout(tests):
         raise ValueError(
@@ -490,19 +502,18 @@ def _columns(frame: Any, names: Sequence[str], frame_name: str) -> dict[str, Any
 def _matrix(columns: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float32]:
     """Return columns as numbers, shape (rows, columns); NaN for a cell that is not a number."""
     with np.errstate(over="ignore"):
-        parts = [numbers(columns[name], f"column {name!r}") for name in names]
-        return np.stack(parts, axis=1).astype(np.float32)
+        return matrix_of(columns, names).astype(np.float32)
 
 
-def _ids(values: Any) -> list[str | None]:
-    """Return the canonical id of each value (`canonical_id`); None for one that names no user.
+def _ids(values: Any, place: str) -> Any:
+    """Return the canonical id of each value (`canonical_id`); null for one that names no user.
 
-    >>> _ids(["ann", 7, 7.0, None, float("nan"), 10**30])
+    >>> _ids(["ann", 7, 7.0, None, float("nan"), 10**30], "users").to_pylist()
     ['ann', '7', '7', None, None, '1000000000000000000000000000000']
     """
     if isinstance(values, Tensor):
         values = values.numpy()
-    return ids(column_of(values), "users").to_pylist()
+    return ids(column_of(values), place)
 
 
 def _class_names(classes: Sequence[Any]) -> list[str]:
@@ -513,16 +524,18 @@ def _class_names(classes: Sequence[Any]) -> list[str]:
     """
     names: list[str] = []
     if not isinstance(classes, str):
-        names = [name for name in _ids(list(classes)) if name]
+        names = _ids(list(classes), "classes").drop_null().to_pylist()
     if len(set(names)) < max(2, len(classes)):
         raise ValueError(f"classes must be at least two different names; got {classes!r:.300}.")
     return names
 
 
-def _listed(
-    user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | None]
-) -> tuple[str, ...]:
+def _listed(user_list: Sequence[Any] | str | None, ids_of_rows: Any) -> tuple[str, ...]:
     """Return the ids of all users.
+
+    Args:
+        user_list: ids of any type, or `FROM_DATA`.
+        ids_of_rows: canonical ids as an Arrow array.
 
     Raises:
         ValueError: no list, or one with a repeated or missing id.
@@ -534,14 +547,14 @@ def _listed(
             f" occur in the rows; got {user_list!r:.100}."
         )
     if isinstance(user_list, str):
-        return require_once(sorted({name for name in ids_of_rows if name}))
-    return require_once(_ids(user_list))
+        return require_once(sorted(ids_of_rows.unique().drop_null().to_pylist()))
+    return require_once(_ids(user_list, "user_list").to_pylist())
 
 
 def _labels(y: Any, names: Sequence[str], classes: int, vocabulary: bool) -> Tensor:
     """Return labels as numbers, tokens, or class numbers, where −1 stands for any other value."""
     if names:
-        return torch.from_numpy(places(_ids(y), names))
+        return torch.from_numpy(places(_ids(y, "y"), names))
     if isinstance(y, Tensor) or np.ndim(y) > 1:
         labels = _tensor(y)
         whole = not labels.dtype.is_floating_point

@@ -38,7 +38,7 @@ class PublicInput:
 
 def in_words(shape: tuple[int, ...]) -> str:
     """Return a shape as text, such as 1×28×28."""
-    return "×".join(str(size) for size in shape)
+    return "×".join(map(str, shape))
 
 
 @dataclass(frozen=True)

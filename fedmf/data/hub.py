@@ -39,15 +39,16 @@ class Hub(Table):
     """
 
     kind: ClassVar[str] = "hub"
+    takes_number_labels: ClassVar[bool] = False
     normalisation: ClassVar[str] = "pixels / 255, other numbers as they are, in float32"
     feature_columns: tuple[str, ...] = ("image",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.feature_columns) != 1 or self.schema or self.label_columns:
+        if len(self.feature_columns) != 1 or self.schema:
             raise ValueError(
-                "feature_columns must name one column with dataset 'hub', without schema and "
-                f"label_columns; got {', '.join(self.feature_columns)}."
+                "feature_columns must name one column with dataset 'hub', without schema; got "
+                f"{', '.join(self.feature_columns)}."
             )
         if not (self.input_shape or self.text_column):
             raise ValueError(
@@ -97,7 +98,7 @@ class Hub(Table):
         for first in range(0, len(split), _ROWS):
             rows = range(first, min(first + _ROWS, len(split)))
             table = split.select(rows).select_columns(names).with_format("arrow")[:]
-            columns = {name: table.column(name) for name in names}
+            columns: dict[str, Any] = dict(zip(table.column_names, table.columns, strict=True))
             if not self.text_column:
                 columns[feature] = self._examples(split, rows, feature)
             yield columns
@@ -165,6 +166,5 @@ def loaded(name: str) -> Any:
             f" {reason}"
         ) from error
     if "train" not in splits:
-        names = ", ".join(str(split) for split in splits)
-        raise ValueError(f"path must have a split 'train'; got {names} in {name}.")
+        raise ValueError(f"path must have a split 'train'; got {list(splits)} in {name}.")
     return splits

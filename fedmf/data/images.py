@@ -105,9 +105,10 @@ class Digits(_Images):
             Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=","
         )
         rng = np.random.default_rng([self.seed, 0xD161])
-        parts = hold_out(len(table), self.test_fraction, rng, "examples")
-        test, train = ((table[rows, :-1], table[rows, -1]) for rows in parts)
-        return self._dataset(train, test, rng)
+        images = table[:, :-1]
+        labels = table[:, -1]
+        test, train = hold_out(len(table), self.test_fraction, rng, "examples")
+        return self._dataset((images[train], labels[train]), (images[test], labels[test]), rng)
 
 
 @dataclass(frozen=True)

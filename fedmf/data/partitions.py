@@ -40,14 +40,18 @@ class Partition(Sequence[NDArray[np.int64]]):
         """
         if isinstance(parts, cls):
             return parts
+        arrays: list[NDArray[np.int64]] = []
+        edges = [0]
         for user, part in enumerate(parts):
-            if len(part) and np.asarray(part).dtype.kind not in "iu":
+            rows = np.asarray(part)
+            if len(rows) and rows.dtype.kind not in "iu":
                 raise ValueError(
-                    "owned (examples of a user) must be indices of rows; got "
-                    f"{np.asarray(part).dtype} for user {user}. Convert a mask with np.flatnonzero."
+                    f"owned (examples of a user) must be indices of rows; got {rows.dtype} for user"
+                    f" {user}. Convert a mask with np.flatnonzero."
                 )
-        order = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
-        return cls(order, np.cumsum([0, *(len(part) for part in parts)]))
+            arrays.append(rows.astype(np.int64, copy=False))
+            edges.append(edges[-1] + len(rows))
+        return cls(np.concatenate(arrays), np.array(edges))
 
     def __len__(self) -> int:
         return self.edges.size - 1

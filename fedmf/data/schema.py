@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedmf.data.cells import cells_of, numbers, places
+from fedmf.data.cells import cells_of, numbers, places, texts
 from fedmf.data.table_reader import shown_names
 from fedmf.matrices.arrays import Array
 
@@ -169,7 +169,7 @@ class Number(Encoded):
         """
         values = numbers(cells)
         if self.fill is not None:
-            missing = [not cell for cell in cells_of(cells)]
+            missing = texts(cells).is_null().to_numpy(zero_copy_only=False)
             values = np.where(missing, self.fill, values)
         center, scale, *_ = self.units
         with np.errstate(over="ignore"):
@@ -323,8 +323,12 @@ class Ignored(Column):
 
 #: The classes of columns by kind.
 KINDS: Final[dict[str, type[Column]]] = {
-    kind.model_fields["kind"].default: kind
-    for kind in (Number, Category, Text, Time, User, Ignored)
+    "number": Number,
+    "category": Category,
+    "text": Text,
+    "time": Time,
+    "user": User,
+    "ignore": Ignored,
 }
 
 
@@ -480,7 +484,7 @@ def _column(name: str, given: object) -> Column:
         if each["type"] == "extra_forbidden":  # may be another key misspelt, which is then missing
             error = each
             break
-    key = "".join(str(part) for part in error["loc"][:1])
+    key = str(error["loc"][0]) if error["loc"] else ""
     if key:
         where = f"{where}.{key}"
     kind_name = declaration["kind"]
@@ -553,8 +557,10 @@ class Encoding:
     @cached_property
     def units(self) -> Array:
         """(center, scale, lower, upper) of each coordinate, shape (d, 4), as in `Encoded.units`."""
-        units = np.array([column.units for column in self.columns])
-        return np.repeat(units, [len(column.endings) for column in self.columns], axis=0)
+        units: list[tuple[float, float, float, float]] = []
+        for column in self.columns:
+            units += [column.units] * len(column.endings)
+        return np.array(units)
 
     def measure(self, cells: Sequence[Any]) -> Array:
         """Return coordinates of rows before bounds apply, shape (rows, d).

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -220,7 +221,8 @@ class CsvTable(_LineReader):
                 faults.add(i)
         if not self.selected:
             return RowBatch(len(lines), {}, faults)
-        table = _cells(rows, len(self.names), [self.names.index(name) for name in self.selected])
+        wanted = [str(self.names.index(name)) for name in self.selected]
+        table = _cells(rows, len(self.names), wanted)
         if faults:  # a row without cells in the place of each
             table = table.take(arrow.array(places, arrow.int64()))
         columns: dict[str, Any] = {}
@@ -237,8 +239,8 @@ class CsvTable(_LineReader):
         return self._row.fullmatch(line) is not None
 
 
-def _cells(lines: list[bytes], fields: int, wanted: Sequence[int]) -> Any:
-    """Return columns of text from lines that each are a row, as Arrow reads them."""
+def _cells(lines: list[bytes], fields: int, wanted: list[str]) -> Any:
+    """Return columns of text, named "0", "1", …, from lines that each are a row."""
     names = [str(i) for i in range(fields)]
     # A first line of our own: there may be no others, and a byte order mark in one is its own.
     filler = ",".join(names).encode()
@@ -250,7 +252,7 @@ def _cells(lines: list[bytes], fields: int, wanted: Sequence[int]) -> Any:
         ),
         convert_options=arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(names, arrow.large_string()),
-            include_columns=[str(i) for i in wanted],
+            include_columns=wanted,
         ),
         parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
     ).slice(1)
@@ -318,7 +320,7 @@ class JsonLinesTable(_LineReader):
         if name in self._lists:
             lists = [_texts(cell) for cell in cells]
             return arrow.array(lists, arrow.list_(arrow.large_string()))
-        return arrow.array([_text(cell) for cell in cells], arrow.large_string())
+        return arrow.array(_texts(cells), arrow.large_string())
 
 
 def _json(line: str) -> object:
@@ -460,7 +462,7 @@ def table_files(path: Path) -> list[Path]:
         candidates = sorted(path.iterdir())
     files = [file for file in candidates if format_of(file) and file.is_file()]
     if not files:
-        endings = ", ".join(ending for several in FORMATS.values() for ending in several)
+        endings = ", ".join(chain.from_iterable(FORMATS.values()))
         raise InputError(
             f"path must name a file ({endings}) that exists, or a folder with some; got {path}."
         )

@@ -220,8 +220,7 @@ def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
     lines[8][2] = ""
     lines[9][3] = "perhaps"
     options: dict[str, Any] = {
-        "label_column": "",
-        "label_columns": ("b", "y"),
+        "label_column": ("b", "y"),
         "partition": "iid",
         "users": 5,
     }
@@ -240,7 +239,7 @@ def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
         "feature_columns": ("a",),
         "input_shape": (1,),
         **options,
-        "label_columns": ("b",),
+        "label_column": "b",
     }
     regression = table(tmp_path, lines, **plain).load()
     assert (regression.classes, regression.labels.shape) == (0, (ROWS,))
@@ -254,12 +253,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no user list": ({"user_list": ""}, "must be named with .* partition 'by-user'"),
     "nothing declared": (
-        {"class_names": (), "feature_columns": ()},
+        {"class_names": (), "feature_columns": (), "label_column": ()},
         "feature_columns and class_names .* must be declared; got none",
     ),
     "user list alone": (
         {"user_column": "", "partition": "iid", "test_split": "auto"},
         "user_column and user_list must be named with a user list",
+    ),
+    "several labels with classes": (
+        {"label_column": ("b", "y"), "feature_columns": ("a",)},
+        "label_column must be one column with classes; got b, y",
     ),
     "one class": ({"class_names": ("x",)}, "class_names must be two or more different labels"),
     "an empty range": (
@@ -289,8 +292,12 @@ def test_impossible_options_are_refused_in_one_line(tmp_path: Path) -> None:
 
 
 BY_SCHEMA: dict[str, dict[str, Any]] = {
-    "label_column must be a column that the schema declares as category; got 'a'": {
-        "label_column": "a"
+    "label_column must be a column that the schema declares as number or category; got 'note'": {
+        "label_column": "note"
+    },
+    "partition must not be one by classes with numbers": {
+        "label_column": "a",
+        "partition": "dirichlet",
     },
     "got 'w', none of its columns": {"label_column": "w"},
     "user_column must be a column that the schema declares as user": {"user_column": "note"},
