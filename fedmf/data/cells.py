@@ -56,7 +56,7 @@ def column_of(values: Any) -> Any:
         return values
     try:
         column = arrow.array(values, from_pandas=True)
-        if not types.is_decimal(column.type):  # whose numbers would be rounded to one scale
+        if not types.is_decimal(column.type):  # which would round all numbers to one scale
             return column
     except (arrow.ArrowException, TypeError, ValueError, OverflowError):
         pass

@@ -134,7 +134,7 @@ class Dataset(ABC):
             y: labels, shape (examples, …): numbers, class numbers, or names of classes.
             users: the user of each example, shape (examples,): strings or integers of any dtype.
             user_list: the ids of all users, which is public; "from-data" takes them from ``users``.
-            classes: how many there are, or their names in order; None where labels are numbers of a
+            classes: their number, or their names in order; None where labels are numbers of a
                 floating type, or tokens.
             test: features and labels of the test part, which must not be of private rows.
             test_owner: the owner of the test part.
@@ -576,7 +576,7 @@ def _labels(y: Any, names: Sequence[str], classes: int, vocabulary: bool) -> Ten
 
 
 def _holds_integers(features: Features) -> bool:
-    """Return whether a tensor holds integers, whose bound must be public."""
+    """Return whether a tensor holds integers, which need a public bound."""
     for values in named(features).values():
         if not values.is_floating_point() and values.dtype is not torch.bool:
             return True

@@ -83,10 +83,10 @@ class Table(SpreadOptions):
     (``text_column`` without a label). A row is ignored if a feature or the label is missing or
     cannot be read, or if its user is missing or not on the user list; it changes nothing else.
 
-    Public facts are declared: columns, classes, users. By a schema, numbers are scaled, categories
-    encoded, and columns and classes declared. Then one label that is a category is a class. Other
-    labels are numbers, which are scaled too; a category with two values among several labels is 0
-    or 1.
+    Public facts are declared: columns, classes, users. A schema declares columns and classes; by
+    it, numbers are scaled and categories encoded. A single label column that it declares a category
+    is a class. Other labels are numbers, which are scaled too; among several labels, a category
+    with two values is 0 or 1.
 
     >>> columns = {"feature_columns": ("age",), "class_names": ("no", "yes")}
     >>> Table(path="rows.csv", test_split="users", **columns)
@@ -519,8 +519,9 @@ class Table(SpreadOptions):
             )
         if self.user_column and self.partition not in ("by-user", "each-example"):
             _log.warning(
-                "Users are made up (partition %r): rows of one person in column %r are spread over"
-                " several, and a user is not a person. Persons are users with partition 'by-user'.",
+                "Users are simulated (partition %r): rows of one person in column %r are spread"
+                " over several users, and a user is not a person. Set partition 'by-user' so that"
+                " persons are users.",
                 self.partition,
                 self.user_column,
             )
