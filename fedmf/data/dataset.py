@@ -244,7 +244,7 @@ class Dataset(ABC):
         if isinstance(label, str):
             labels = [label]
         if features is None:
-            columns = map(str, frame.columns)
+            columns = frame.columns.map(str)
             names = [name for name in columns if name != user and name not in labels]
         else:
             names = list(features)
@@ -487,7 +487,7 @@ def _examples_of_frame(
 
 def _columns(frame: Any, names: Sequence[str], frame_name: str) -> dict[str, Any]:
     """Return columns of a frame as Arrow arrays; messages call it ``frame_name``."""
-    present = [str(name) for name in frame.columns]
+    present = frame.columns.map(str).tolist()
     columns: dict[str, Any] = {}
     for name in names:
         if present.count(name) != 1 or name in columns:

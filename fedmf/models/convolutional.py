@@ -57,9 +57,7 @@ class ResNet18(Architecture):
 
 @dataclass(frozen=True)
 class Cnn(Mlp):
-    """Two 3×3 convolutions, each with ReLU and 2×2 pooling, then an `Mlp`.
-
-    The convolutions have 16 and 32 channels and padding 1.
+    """Two 3×3 convolutions (16, 32 channels; padding 1) with ReLU and 2×2 pooling, then an `Mlp`.
 
     Args:
         hidden_units: widths of the hidden dense layers.

@@ -183,7 +183,7 @@ class FlatModel:
         """
         values = self.unflatten(flat)
         first = self._names_by_identity
-        state = {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
+        state: dict[str, Tensor] = dict(self.module.state_dict())
         for name, p in self.module.named_parameters(remove_duplicate=False):
             if id(p) in first and name in state:
                 state[name] = values[first[id(p)]]
