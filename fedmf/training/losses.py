@@ -8,11 +8,10 @@ from typing import Final
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedmf.data.structure import PADDING
+
 #: (outputs, labels) → per-example losses, shape (batch,).
 Loss = Callable[[Tensor, Tensor], Tensor]
-
-#: The label of a position that counts for nothing, as everywhere in torch.
-PADDING = -100
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from fedmf.training.losses import PADDING, position_losses
+from fedmf.data.structure import PADDING
+from fedmf.training.losses import position_losses
 
 
 def mean(sums: Sequence[float], examples: int) -> float:

@@ -53,7 +53,7 @@ def tables(kind: str, path: str, labels: str, **more: Any) -> dict[str, Any]:
             "path": path,
             "user-list": path.replace("rows.csv", "users.txt"),
             "feature-columns": "a,b,c",
-            "label-columns": labels,
+            "label-column": labels,
             "user-column": "who",
             "partition": "by-user",
             "test-fraction": 0.15,
@@ -103,7 +103,7 @@ def test_a_file_says_what_is_learnt(
         ),
         ("next-token", {}, "must suit task 'next-token': tokens as features"),
         ("multi-label", {}, "must suit task 'multi-label': two or more columns of numbers 0 and 1"),
-        ("multi-label", {"label-columns": "y,p"}, "labels of task 'multi-label' must be 0 or 1"),
+        ("multi-label", {"label-column": "y,p"}, "labels of task 'multi-label' must be 0 or 1"),
     ],
 )
 def test_data_that_do_not_suit_a_task_are_refused(

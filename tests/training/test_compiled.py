@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
+from fedmf.data.structure import PADDING
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, multi_label, regression
 from fedmf.training.agreement import disagreement
 from fedmf.training.batches import user_orders
 from fedmf.training.compiled import Compiled, NotAChain, plan_of, steps
-from fedmf.training.losses import PADDING
 
 SIZES = (5, 1, 8, 3)
 LOCAL = LocalSGD(2, 4, 0.1, momentum=0.5, proximal=0.3)

@@ -30,10 +30,10 @@ import numpy as np
 from numba import from_dtype, njit, types
 from numpy.typing import NDArray
 
+from fedmf.data.structure import PADDING
+
 LINEAR, CONVOLUTION, MAX_POOL, MEAN_POOL, FLATTEN, RELU, TANH = range(7)
 CROSS_ENTROPY, SQUARED_ERROR, BINARY_CROSS_ENTROPY = range(3)
-#: The label of an example that counts for nothing.
-PADDING = -100
 #: Numbers of a vector, and of a cache line.
 LINE = 16
 ONE = np.float32(1)
