@@ -44,7 +44,7 @@ from fedmf.data.structure import TensorStructure
 from fedmf.errors import ConfigError
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, interference, preflight
 from fedmf.training.agreement import uneven_products
-from fedmf.training.compiled import NotAChain, engine, plan_of, steps
+from fedmf.training.compiled import NotAChain, engine, program_of, steps
 from fedmf.training.engines import LoopEngine, OwnRows, VmapEngine
 from fedmf.training.interference import HOSTILE, hostile_users, integers
 from fedmf.training.local import trainer_on
@@ -131,7 +131,7 @@ def cell(task: Task, path: Any, kind: str, neighbours: int) -> bool:
 def is_compiled(task: Task) -> bool:
     """Whether compiled steps train a task."""
     with suppress(NotAChain):
-        return plan_of(task, LOCAL) is not None
+        return program_of(task, LOCAL) is not None
     return False
 
 
@@ -161,9 +161,9 @@ def faults() -> Iterator[tuple[str, bool]]:
         uncleared.Examples = steps.Examples
         uncleared.SIGNATURE = steps.SIGNATURE
         with patch.object(engine, "steps", uncleared):
-            engine.program.cache_clear()
+            engine.compiled_training.cache_clear()
             yield "arena not cleared", bool(interference(trainer_on("compiled"), network, LOCAL))
-        engine.program.cache_clear()
+        engine.compiled_training.cache_clear()
     task = dict(texts())["words"]
     assert isinstance(task.structure.features, TensorStructure)
     wider = replace(task.structure.features, bound=TOKENS + 1)

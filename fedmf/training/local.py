@@ -23,7 +23,7 @@ from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
 from fedmf.training.batches import StepRows, groups_of, step_rows, user_seed
-from fedmf.training.compiled import Compiled, NotAChain, plan_of
+from fedmf.training.compiled import CompiledEngine, NotAChain, program_of
 from fedmf.training.engines import (
     Engine,
     LoopEngine,
@@ -53,7 +53,7 @@ from fedmf.training.user_failures import (
 #: Who trains: compiled steps, torch.func in groups of a fixed size, or plain differentiation.
 Path = Literal["compiled", "vmap", "loop"]
 _ENGINES: Final[dict[Path, type[Engine]]] = {
-    "compiled": Compiled,
+    "compiled": CompiledEngine,
     "vmap": VmapEngine,
     "loop": LoopEngine,
 }
@@ -115,7 +115,7 @@ def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str, list[str]]:
 
 def _not_compiled(task: Task, local: LocalSGD) -> str:
     try:
-        plan_of(task, local)
+        program_of(task, local)
     except NotAChain as error:
         return str(error)
     return ""

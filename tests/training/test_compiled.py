@@ -23,7 +23,7 @@ from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, multi_label, regression
 from fedmf.training.agreement import disagreement
 from fedmf.training.batches import user_orders
-from fedmf.training.compiled import Compiled, NotAChain, plan_of, steps
+from fedmf.training.compiled import CompiledEngine, NotAChain, program_of, steps
 from fedmf.training.losses import PADDING
 
 SIZES = (5, 1, 8, 3)
@@ -245,20 +245,20 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 def test_what_is_no_chain_is_left_to_torch(name: str) -> None:
     make, reason = REFUSED[name]
     with pytest.raises(NotAChain, match=reason):
-        plan_of(task_of(make()), LOCAL)
+        program_of(task_of(make()), LOCAL)
 
 
 def test_steps_that_disagree_with_automatic_differentiation_are_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = task_of(made("Sequential"))
-    assert disagreement(Compiled, task, LOCAL) == ""
-    other = plan_of(task, LOCAL)
+    assert disagreement(CompiledEngine, task, LOCAL) == ""
+    other = program_of(task, LOCAL)
     other[0].stages["step_x"][0] += 1
     other[0].stages["pixels"][0] -= 4
-    monkeypatch.setattr("fedmf.training.compiled.engine.plan_of", lambda *_: other)
+    monkeypatch.setattr("fedmf.training.compiled.engine.program_of", lambda *_: other)
     why = "updates are other ones than by automatic differentiation"
-    assert disagreement(Compiled, task, LOCAL) == why
+    assert disagreement(CompiledEngine, task, LOCAL) == why
 
 
 FAULTY = """
@@ -275,9 +275,10 @@ for name in ("cleared", "kept"):
     def train(p, *rest, right=steps.train_users):
         return right(p._replace(stages=p.stages.view(np.recarray)), *rest)
     steps.train_users, engine.steps = train, steps
-    engine.program.cache_clear()
+    engine.compiled_training.cache_clear()
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4))
+    layers = nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4)
+    module = nn.Sequential(*layers)
     print(name, interference(trainer_on("compiled"), task_of(module, shape=(1, 3, 3)), LOCAL))
 """
 

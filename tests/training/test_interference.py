@@ -30,7 +30,7 @@ from fedmf.training import (
     preflight,
 )
 from fedmf.training.batches import user_orders
-from fedmf.training.compiled import Compiled
+from fedmf.training.compiled import CompiledEngine
 from fedmf.training.compiled import engine as compiled_engine
 from fedmf.training.engines import LoopEngine, OwnRows, VmapEngine
 from fedmf.training.interference import HOSTILE, Fill, hostile_users, integers
@@ -122,10 +122,10 @@ def _seeded() -> Iterator[None]:
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in all memory that engines may have kept of the user before."""
 
-    compiled = Compiled.train
+    compiled = CompiledEngine.train
     new_vector = compiled_engine.new_vector
 
-    def poisoned_arena(engine: Compiled, origin: Tensor, group: Group) -> Tensor:
+    def poisoned_arena(engine: CompiledEngine, origin: Tensor, group: Group) -> Tensor:
         engine._arena.fill(np.nan)
         return compiled(engine, origin, group)
 
@@ -140,7 +140,7 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         engine._gradient.fill_(torch.nan)
         train(engine, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Compiled, "train", poisoned_arena)
+    monkeypatch.setattr(CompiledEngine, "train", poisoned_arena)
     monkeypatch.setattr(compiled_engine, "new_vector", poisoned_vector)
     monkeypatch.setattr(LoopEngine, "_train", poisoned_train)
     monkeypatch.setattr(engines, "_rows", lambda like, users: rows(like, users).fill_(torch.nan))
