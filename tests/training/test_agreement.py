@@ -62,7 +62,7 @@ def test_models_that_mix_examples_are_trained_as_by_the_loop(
     with caplog.at_level(logging.WARNING, "fedmf"):
         trainer = trainer_for(module, dataset, PLAN)
     (line,) = caplog.messages
-    how = "users are trained one by one, which is slower, not by torch.func in groups"
+    how = "users are trained on the slower path 'loop', not 'vmap'"
     assert line == f"{how}: the model mixes a user's examples, so that padding changes updates"
     updates = trainer.updates(trainer.task.model.initial(), list(dataset.user_ids), 3)
     for user, update in zip(dataset.user_ids, updates, strict=True):
@@ -94,7 +94,7 @@ def test_a_module_that_counts_padding_disagrees() -> None:
     assert mixed_examples(task, PLAN) == ""
     assert (
         disagreement(VmapEngine, task, PLAN)
-        == "updates are other ones than by automatic differentiation"
+        == "updates differ from those of automatic differentiation"
     )
 
 

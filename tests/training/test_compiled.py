@@ -257,7 +257,7 @@ def test_steps_that_disagree_with_automatic_differentiation_are_seen(
     other[0].stages["step_x"][0] += 1
     other[0].stages["pixels"][0] -= 4
     monkeypatch.setattr("fedmf.training.compiled.engine.program_of", lambda *_: other)
-    why = "updates are other ones than by automatic differentiation"
+    why = "updates differ from those of automatic differentiation"
     assert disagreement(CompiledEngine, task, LOCAL) == why
 
 

@@ -33,7 +33,7 @@ from fedmf.training.batches import user_orders
 from fedmf.training.compiled import CompiledEngine
 from fedmf.training.compiled import engine as compiled_engine
 from fedmf.training.engines import LoopEngine, OwnRows, VmapEngine
-from fedmf.training.interference import HOSTILE, Fill, hostile_users, integers
+from fedmf.training.interference import HOSTILE, Fill, clipped_integers, hostile_users
 from fedmf.training.local import Path, trainer_on
 from fedmf.training.losses import cross_entropy
 from fedmf.training.rng import draw_seed
@@ -153,18 +153,18 @@ def test_integers_do_not_depend_on_any_hostile_user(case: str) -> None:
     make, path = CASES[case]
     made = hostile_users(make(), 5, KINDS)
     trainer = LocalTrainer(made, LOCAL, path=path, threads=1)
-    alone, failed = integers(trainer, made, ["A"])
+    alone, failed = clipped_integers(trainer, made, ["A"])
     assert not failed
     assert alone.any()
     for kind in KINDS:
-        hostile, _ = integers(trainer, made, [kind])
-        assert torch.equal(integers(trainer, made, ["A"])[0], alone), kind
-        assert torch.equal(integers(trainer, made, [kind, "A"])[0] - hostile, alone), kind
-        assert torch.equal(integers(trainer, made, ["A", kind])[0] - hostile, alone), kind
+        hostile, _ = clipped_integers(trainer, made, [kind])
+        assert torch.equal(clipped_integers(trainer, made, ["A"])[0], alone), kind
+        assert torch.equal(clipped_integers(trainer, made, [kind, "A"])[0] - hostile, alone), kind
+        assert torch.equal(clipped_integers(trainer, made, ["A", kind])[0] - hostile, alone), kind
     everybody = list(KINDS)
-    hostile, failed = integers(trainer, made, everybody)
+    hostile, failed = clipped_integers(trainer, made, everybody)
     assert torch.equal(
-        integers(trainer, made, [*everybody[:4], "A", *everybody[4:]])[0] - hostile, alone
+        clipped_integers(trainer, made, [*everybody[:4], "A", *everybody[4:]])[0] - hostile, alone
     )
     assert ("outside" in failed) == (made.structure.labels.bound is not None)
 
@@ -400,7 +400,7 @@ def test_a_compiled_program_that_fails_the_check_is_not_taken(
     )
     with caplog.at_level("WARNING", "fedmf"):
         assert LocalTrainer(images(cnn()), LOCAL).path == "loop"
-    line = "users are trained one by one, which is slower, not by compiled steps: planted"
+    line = "users are trained on the slower path 'loop', not 'compiled': planted"
     assert caplog.messages == [line]
     assert FlatModel(cnn()).dimension == task.model.dimension
 

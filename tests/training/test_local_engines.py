@@ -112,7 +112,7 @@ def test_a_module_that_cannot_be_batched_falls_back_to_the_loop(
     with caplog.at_level(logging.WARNING, "fedmf"):
         trainer = trainer_for(Branching(), dataset, plan)
     (record,) = caplog.records
-    assert "one by one" in record.getMessage()
+    assert "slower path 'loop'" in record.getMessage()
     assert "\n" not in record.getMessage()
     loop = trainer_for(Branching(), dataset, plan, engine="loop")
     start = trainer.task.model.initial()
