@@ -1,4 +1,8 @@
-"""Tasks, and local training of cohorts."""
+"""Tasks, and local training of the users of a cohort.
+
+A `Task` has data, model, loss and metrics; `preflight` tries it on made-up users. A `LocalTrainer`
+trains users by `LocalSGD` and adds up their clipped updates.
+"""
 
 from fedmf.training.interference import interference
 from fedmf.training.local import LocalTrainer

@@ -192,7 +192,7 @@ def interference(
         updates.append(again)
     if all(_equal(update, alone) for update in updates):
         return ""
-    return "a made-up user's update was another one after or together with other users"
+    return "a made-up user's update differed after or together with other users"
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -226,12 +226,13 @@ class LocalTrainer:
     Each user starts from the received parameters and runs ``local`` on its own examples.
 
     Guarantees:
-        A user's update does not depend on who else is trained, in how many groups and threads: not
-        even on another user's NaN, infinity, exception or diverging model. On processors that holds
-        bit for bit (on machines of one kind), as far as `interference` finds none in the model and
-        loss; on a GPU beyond the rounding of float32 sums. A user that fails in any way (examples
-        that cannot be counted, loaded or trained on, an update that is not finite) contributes the
-        zero vector, as one without examples does. Memory is needed for a few groups only.
+        A user's update does not depend on which other users are trained, nor in how many groups and
+        threads: not even on another user's NaN, infinity, exception or diverging model. On
+        processors this holds bit for bit (on machines of one kind) if `interference` sees no fault
+        in model and loss; on a GPU it holds up to the rounding of float32 sums. A user that fails
+        in any way (examples that cannot be counted, loaded or trained on, an update that is not
+        finite) contributes the zero vector, as one without examples does. Memory is needed for a
+        few groups only.
 
     Args:
         task: users' examples, model and loss.

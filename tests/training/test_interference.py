@@ -369,7 +369,7 @@ def test_the_check_sees_an_engine_that_keeps_something(
             before.append(engine)
 
         monkeypatch.setattr(LoopEngine, "_train", on)
-    assert "another one after or together with other users" in interference(
+    assert "differed after or together with other users" in interference(
         trainer_on(path), task, LOCAL
     )  # type: ignore[arg-type]
 

@@ -153,7 +153,7 @@ def _check_labels(task: Task, outputs: tuple[int, ...]) -> None:
 
 
 def _places_of_parameters(model: FlatModel) -> dict[int, int]:
-    """Where trained parameters begin in the flat vector, by their ids."""
+    """Map the id of each trained parameter to its place in the flat vector."""
     places: dict[int, int] = {}
     begin = 0
     for parameter in model.trained.values():

@@ -225,14 +225,14 @@ def _place_in_arena(stages: list[_Stage], width: int, arena: _Arena) -> None:
 
 
 def _examples_held(s: _Stage, following: list[_Stage], width: int) -> int:
-    """Of how many examples outputs are held: of one if only pooling reads them."""
+    """How many examples' outputs are held: one example's if only pooling reads them."""
     if s.kind == steps.CONVOLUTION and following and following[0].kind in _POOLING:
         return 1
     return width
 
 
 def _slopes_held(s: _Stage, width: int) -> int:
-    """Of how many examples slopes by the outputs are held: of one if outputs are an image."""
+    """How many examples' slopes by the outputs are held: one example's if these are an image."""
     if s.filters:
         return 1
     return width
