@@ -51,7 +51,7 @@ from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
 from fedmf.release.plan import Plan
 from fedmf.runs.simulation import run_in_process
-from fedmf.training import LocalTrainer, classification
+from fedmf.training import LocalTrainer, classification_task
 
 Values = NDArray[np.float64]
 
@@ -236,7 +236,7 @@ def task_of(features: torch.Tensor, labels: NDArray[np.int64]) -> fedmf.Task:
         torch.from_numpy(labels[:2]),
         classes=CLASSES,
     )
-    return classification(dataset, model)
+    return classification_task(dataset, model)
 
 
 def label_runs(repeats: int) -> Iterator[tuple[int, list[Verdict]]]:

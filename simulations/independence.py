@@ -42,7 +42,14 @@ from own_modules import TOKENS, Own, data, of_numbers, own_modules, owns, texts
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure
 from fedmf.errors import ConfigError
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification, interference, preflight
+from fedmf.training import (
+    LocalSGD,
+    LocalTrainer,
+    Task,
+    classification_task,
+    interference,
+    preflight,
+)
 from fedmf.training.agreement import uneven_products
 from fedmf.training.compiled import NotAChain, engine, program_of, steps
 from fedmf.training.engines import LoopEngine, OwnRows, VmapEngine
@@ -66,7 +73,7 @@ def images(*layers: nn.Module, channels: int = 1, side: int = 10) -> Task:
     """A chain of layers with a dense head."""
     features = torch.randn(4, channels, side, side)
     chain = nn.Sequential(*layers, nn.Flatten())
-    return classification(
+    return classification_task(
         data(features, torch.arange(4)), chain.append(nn.Linear(chain(features).shape[1], 4))
     )
 

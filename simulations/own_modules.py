@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset
-from fedmf.training import Task, classification, next_token, regression, tagging
+from fedmf.training import Task, classification_task, next_token_task, regression_task, tagging_task
 
 Step = Callable[[nn.Module, Tensor], Tensor]
 TOKENS = 23
@@ -57,7 +57,7 @@ class Words(nn.Module):
 
 def of_numbers(module: nn.Module, features: int = 12) -> Task:
     """Numbers to four classes."""
-    return classification(data(torch.randn(4, features), torch.arange(4)), module)
+    return classification_task(data(torch.randn(4, features), torch.arange(4)), module)
 
 
 def texts() -> Iterator[tuple[str, Task]]:
@@ -75,7 +75,7 @@ def texts() -> Iterator[tuple[str, Task]]:
         "mixing": Words(Own(nn.Linear(5, 5), lambda m, x: m(x.transpose(1, 2)).transpose(1, 2))),
     }.items():
         tokens = torch.randint(TOKENS, (6, 6))
-        yield name, next_token(data(tokens[:, :-1], tokens[:, 1:]), module, TOKENS)
+        yield name, next_token_task(data(tokens[:, :-1], tokens[:, 1:]), module, TOKENS)
 
 
 def owns() -> Iterator[tuple[str, Task]]:
@@ -204,7 +204,7 @@ def others() -> Iterator[tuple[str, Task]]:
     """Sixteen of other forms and kinds of tasks."""
     yield (
         "13-7",
-        classification(
+        classification_task(
             InMemoryDataset(
                 *(torch.randn(4, 13), torch.arange(4), [np.arange(4)], ["u"]),
                 *(torch.randn(4, 13), torch.arange(4), 7),
@@ -234,15 +234,15 @@ def others() -> Iterator[tuple[str, Task]]:
     narrow = nn.Sequential(nn.Linear(12, 3), nn.SiLU(), nn.Linear(3, CLASSES))
     yield "bottleneck", of_numbers(Own(narrow))
     values = torch.randn(6, 9)
-    yield "regression", regression(data(values, values.sum(dim=1)), Own(nn.Linear(9, 1)))
+    yield "regression", regression_task(data(values, values.sum(dim=1)), Own(nn.Linear(9, 1)))
     curved = nn.Sequential(nn.Linear(9, 15), nn.SiLU(), nn.Linear(15, 1))
-    yield "curved regression", regression(data(values, values.sum(dim=1)), Own(curved))
+    yield "curved regression", regression_task(data(values, values.sum(dim=1)), Own(curved))
     positions = torch.randn(6, 7, 6)
     tags = torch.randint(CLASSES, (6, 7))
-    yield "tagging", tagging(data(positions, tags), Own(nn.Linear(6, CLASSES)))
+    yield "tagging", tagging_task(data(positions, tags), Own(nn.Linear(6, CLASSES)))
     context = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, CLASSES))
     mean: Step = lambda m, x: m(x + x.mean(dim=1, keepdim=True))  # noqa: E731
-    yield "tagging in context", tagging(data(positions, tags), Own(context, mean))
+    yield "tagging in context", tagging_task(data(positions, tags), Own(context, mean))
 
 
 def own_modules() -> list[tuple[str, Task]]:

@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import fedmf
 from fedmf.data import InMemoryDataset
 from fedmf.models import LogitsOf, with_lora
-from fedmf.training import next_token
+from fedmf.training import next_token_task
 
 LENGTH = 32
 TOKENS = 128
@@ -64,7 +64,7 @@ def task():
         test_labels=held_out[:, 1:],
     )
     base = public_model(torch.cat([windows(path) for path in public]))
-    return next_token(dataset, LogitsOf(with_lora(base, rank=4, alpha=8.0, seed=0)), TOKENS)
+    return next_token_task(dataset, LogitsOf(with_lora(base, rank=4, alpha=8.0, seed=0)), TOKENS)
 
 
 run = fedmf.Run(

@@ -10,7 +10,7 @@ import torch
 
 import fedmf
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz, tapered
-from fedmf.training import regression
+from fedmf.training import regression_task
 
 
 class SignMomentum:
@@ -31,7 +31,7 @@ def ink():
     seen = {name: getattr(images, name)[:, :32] for name in ("features", "test_features")}
     asked = {"labels": images.features.mean(dim=1), "test_labels": images.test_features.mean(dim=1)}
     torch.manual_seed(0)
-    return regression(
+    return regression_task(
         dataclasses.replace(images, classes=0, **seen, **asked), torch.nn.Linear(32, 1)
     )
 

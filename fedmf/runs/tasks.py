@@ -181,7 +181,7 @@ def _multi_label(dataset: Dataset, module: nn.Module | FlatModel) -> Task:
         raise ValueError(
             "labels of task 'multi-label' must be 0 or 1; got others in the test part."
         )
-    return task_kinds.multi_label(dataset, module)
+    return task_kinds.multi_label_task(dataset, module)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Classification(NamedTask):
 
     kind = "classification"
     needs = "class numbers as labels"
-    task = staticmethod(task_kinds.classification)
+    task = staticmethod(task_kinds.classification_task)
     outputs = staticmethod(lambda data: data.classes if data.test_labels.ndim == 1 else 0)
     data: DatasetOptions = field(default_factory=Digits)
     model: Architecture = field(default_factory=Mlp)
@@ -202,7 +202,9 @@ class NextToken(NamedTask):
 
     kind = "next-token"
     needs = "tokens as features"
-    task = staticmethod(lambda data, module: task_kinds.next_token(data, module, data.vocabulary))
+    task = staticmethod(
+        lambda data, module: task_kinds.next_token_task(data, module, data.vocabulary)
+    )
     outputs = staticmethod(lambda data: data.vocabulary)
 
 
@@ -212,7 +214,7 @@ class Regression(NamedTask):
 
     kind = "regression"
     needs = "real numbers as labels"
-    task = staticmethod(task_kinds.regression)
+    task = staticmethod(task_kinds.regression_task)
     outputs = staticmethod(_numbers)
 
 

@@ -11,7 +11,13 @@ from fedmf.training.losses import cross_entropy
 from fedmf.training.metrics import AUC, Metric
 from fedmf.training.preflight import preflight
 from fedmf.training.task import Task
-from fedmf.training.task_kinds import classification, multi_label, next_token, regression, tagging
+from fedmf.training.task_kinds import (
+    classification_task,
+    multi_label_task,
+    next_token_task,
+    regression_task,
+    tagging_task,
+)
 from fedmf.training.trainer import checked_sum, seconds_of_training
 from fedmf.training.user_failures import UserFailure, example_counts
 
@@ -23,14 +29,14 @@ __all__ = [
     "Task",
     "UserFailure",
     "checked_sum",
-    "classification",
+    "classification_task",
     "cross_entropy",
     "example_counts",
     "interference",
-    "multi_label",
-    "next_token",
+    "multi_label_task",
+    "next_token_task",
     "preflight",
-    "regression",
+    "regression_task",
     "seconds_of_training",
-    "tagging",
+    "tagging_task",
 ]

@@ -21,7 +21,7 @@ from fedmf.training.task import Task
 Model = nn.Module | FlatModel
 
 
-def classification(dataset: Dataset, model: Model, loss: Loss = cross_entropy) -> Task:
+def classification_task(dataset: Dataset, model: Model, loss: Loss = cross_entropy) -> Task:
     """One class number for each example.
 
     Outputs are logits, shape (batch, classes).
@@ -34,7 +34,7 @@ def classification(dataset: Dataset, model: Model, loss: Loss = cross_entropy) -
     return Task(dataset, _flat(model), loss, (ACCURACY,), dataset.structure)
 
 
-def tagging(dataset: Dataset, model: Model) -> Task:
+def tagging_task(dataset: Dataset, model: Model) -> Task:
     """A class number for each position of an example.
 
     Outputs are logits, shape (batch, …, classes).
@@ -46,7 +46,7 @@ def tagging(dataset: Dataset, model: Model) -> Task:
     return Task(dataset, _flat(model), token_cross_entropy, (TOKEN_ACCURACY,), dataset.structure)
 
 
-def next_token(dataset: Dataset, model: Model, vocabulary: int) -> Task:
+def next_token_task(dataset: Dataset, model: Model, vocabulary: int) -> Task:
     """The token that follows each position of a sequence.
 
     Outputs are logits, shape (batch, T, vocabulary).
@@ -66,7 +66,7 @@ def next_token(dataset: Dataset, model: Model, vocabulary: int) -> Task:
     return Task(dataset, _flat(model), token_cross_entropy, (PERPLEXITY, TOKEN_ACCURACY), structure)
 
 
-def regression(dataset: Dataset, model: Model) -> Task:
+def regression_task(dataset: Dataset, model: Model) -> Task:
     """Real labels of any shape, under the squared error.
 
     Outputs are as many numbers as labels.
@@ -78,7 +78,7 @@ def regression(dataset: Dataset, model: Model) -> Task:
     return Task(dataset, _flat(model), squared_error, (MAE, RMSE), dataset.structure)
 
 
-def multi_label(dataset: Dataset, model: Model) -> Task:
+def multi_label_task(dataset: Dataset, model: Model) -> Task:
     """Several labels of 0 or 1 for each example.
 
     Outputs are logits, one for each label.

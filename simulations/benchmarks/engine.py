@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification_task, next_token_task
 
 EXAMPLES = 20
 BATCH = 10
@@ -181,12 +181,12 @@ def task_of(model: str, users: int) -> Task:
         tokens = torch.randint(TOKENS, (count, LENGTH + 1))
         features = tokens[:, :-1].contiguous()
         labels = tokens[:, 1:].contiguous()
-        return next_token(
+        return next_token_task(
             InMemoryDataset(features, labels, owned, names, features, labels), module, TOKENS
         )
     features = torch.randn(count, 1, 28, 28)
     labels = torch.randint(CLASSES, (count,))
-    return classification(
+    return classification_task(
         InMemoryDataset(features, labels, owned, names, features, labels, CLASSES), module
     )
 

@@ -29,7 +29,7 @@ from scipy import stats
 import fedmf
 from fedmf import optim
 from fedmf.data import InMemoryDataset
-from fedmf.training import classification
+from fedmf.training import classification_task
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 USERS = 10_000
@@ -103,7 +103,7 @@ def problem(seed: int) -> Any:
         labels[USERS:],
         classes=CLASSES,
     )
-    return classification(data, ScaledGroups())
+    return classification_task(data, ScaledGroups())
 
 
 @dataclass(frozen=True)

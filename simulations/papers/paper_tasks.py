@@ -13,7 +13,7 @@ from fedmf.data.dataset import NumberedUsers
 from fedmf.data.hub import Hub
 from fedmf.models import Mlp
 from fedmf.models.architecture import initialised_from
-from fedmf.training import Task, classification
+from fedmf.training import Task, classification_task
 
 __all__ = ["Bert", "cifar_small_vgg", "cifar_vgg", "imdb_bert", "prototypes", "vgg"]
 
@@ -43,7 +43,7 @@ def prototypes(source: Any) -> Task:
         test_labels=test_labels,
         classes=_CLASSES,
     )
-    return classification(dataset, Mlp(hidden_units=(32,)).build(_SHAPE, _CLASSES))
+    return classification_task(dataset, Mlp(hidden_units=(32,)).build(_SHAPE, _CLASSES))
 
 
 def cifar_vgg(source: Any) -> Task:
@@ -70,7 +70,7 @@ def _cifar(source: Any, dense_units: int) -> Task:
         seed=source.seed,
     )
     with initialised_from(source.seed):
-        return classification(data.load(), vgg(dense_units))
+        return classification_task(data.load(), vgg(dense_units))
 
 
 def vgg(dense_units: int) -> nn.Sequential:
@@ -129,7 +129,7 @@ def imdb_bert(source: Any) -> Task:
     ).load()
     assert isinstance(data.vocabulary, int)
     with initialised_from(source.seed):
-        return classification(data, Bert(data.vocabulary, 2))
+        return classification_task(data, Bert(data.vocabulary, 2))
 
 
 class Bert(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
 from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification_task
 
 #: ζ² in the units of the sum.
 LIMIT = 1 << 62
@@ -100,7 +100,7 @@ def drawn(kind: str, engine: str, rng: np.random.Generator) -> tuple[Task, Local
         proximal=float(rng.choice([0.0, 0.1])),
         engine=engine,
     )
-    return classification(data, module), local
+    return classification_task(data, module), local
 
 
 def clip_norm(trainer: LocalTrainer, rng: np.random.Generator) -> float:

@@ -31,7 +31,7 @@ from fedmf.optim import Adam, JmeAdam, Sgd
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.statistics import QuantileClipping
 from fedmf.statements.privacy import UserLevel
-from fedmf.training import LocalSGD, Task, classification
+from fedmf.training import LocalSGD, Task, classification_task
 
 from .paths import Path
 
@@ -55,7 +55,7 @@ def _images() -> Task:
         nn.Flatten(),
         nn.Linear(27, 3),
     )
-    return classification(dataset, nn.Sequential(*layers))
+    return classification_task(dataset, nn.Sequential(*layers))
 
 
 class LoopEngine(nn.Module):
@@ -85,14 +85,16 @@ def _hostile() -> Task:
 def _one_by_one() -> Task:
     dataset = _kind("classification").dataset
     torch.manual_seed(3)
-    return classification(dataset, LoopEngine())
+    return classification_task(dataset, LoopEngine())
 
 
 def _adapted() -> Task:
     """A frozen dense layer below one with a low-rank adapter, which alone is trained."""
     torch.manual_seed(3)
     module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
-    return classification(_kind("classification").dataset, with_lora(module, rank=2, targets=["2"]))
+    return classification_task(
+        _kind("classification").dataset, with_lora(module, rank=2, targets=["2"])
+    )
 
 
 def _kind(name: str) -> Task:

@@ -28,7 +28,7 @@ from fedmf.flower.apps import client as app
 from fedmf.flower.messages import served_users
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.tables.configuration import run_of
-from fedmf.training import classification
+from fedmf.training import classification_task
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -53,7 +53,7 @@ def on_one_machine(places: Path, path: Path) -> np.ndarray:
         input_shape=(2,),
     )
     (places / "all.csv").write_text(rows(USERS))
-    task = classification(source.here(), described.task_source.model.build((2,), 2))  # type: ignore[attr-defined]
+    task = classification_task(source.here(), described.task_source.model.build((2,), 2))  # type: ignore[attr-defined]
     run = dataclasses.replace(described, task=task)
     return fedmf.simulate(run, path).parameters.numpy()
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import fedmf
 from fedmf.data import InMemoryDataset
 from fedmf.runs.simulation import run_in_process
-from fedmf.training import classification
+from fedmf.training import classification_task
 
 Matrix = NDArray[np.float64]
 #: Of a statistical test, all its comparisons together.
@@ -52,7 +52,7 @@ def linear_task(rows: Matrix) -> fedmf.Task:
         none[:2] + 1,
         classes=2,
     )
-    return classification(dataset, model, _output)  # type: ignore[arg-type]
+    return classification_task(dataset, model, _output)  # type: ignore[arg-type]
 
 
 def random_rows(dimension: int, seed: int = 0) -> Matrix:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import fedmf
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
-from fedmf.training import LocalTrainer, classification, next_token
+from fedmf.training import LocalTrainer, classification_task, next_token_task
 from fedmf.training.engines import LoopEngine
 
 ENGINES = ("auto", "vmap", "loop")
@@ -121,9 +121,9 @@ def task_of(model: str) -> tuple[fedmf.Task, list[str]]:
         vocabulary=VOCABULARY if words else 0,
     )
     made = (
-        next_token(dataset, MODELS[model](), VOCABULARY)
+        next_token_task(dataset, MODELS[model](), VOCABULARY)
         if words
-        else classification(dataset, MODELS[model]())
+        else classification_task(dataset, MODELS[model]())
     )
     return made, list(kinds)
 
@@ -200,7 +200,7 @@ def test_bits_do_not_depend_on_the_place_in_a_group(name: str) -> None:
     dataset = InMemoryDataset(
         features, labels, owned, names, features[:1], labels[:1], classes=CLASSES
     )
-    task = classification(dataset, make())
+    task = classification_task(dataset, make())
     trainer = LocalTrainer(task, fedmf.LocalSGD(batch_size=batch, learning_rate=0.1, momentum=0.5))
     (alone,) = trainer.updates(task.model.initial(), ["A"], 0)
     assert alone.any()

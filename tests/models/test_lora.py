@@ -16,7 +16,14 @@ from fedmf.data import InMemoryDataset
 from fedmf.data.structure import NamedStructures, TensorStructure, each
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel, LogitsOf, mlp, with_lora
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token, preflight
+from fedmf.training import (
+    LocalSGD,
+    LocalTrainer,
+    Task,
+    classification_task,
+    next_token_task,
+    preflight,
+)
 
 if TYPE_CHECKING:
     from transformers import BertForSequenceClassification, GPT2LMHeadModel
@@ -87,7 +94,7 @@ def _texts() -> Tensor:
 
 def language_task(module: nn.Module) -> Task:
     texts = _texts()
-    return next_token(split(texts[:, :-1], texts[:, 1:]), LogitsOf(module), TOKENS)
+    return next_token_task(split(texts[:, :-1], texts[:, 1:]), LogitsOf(module), TOKENS)
 
 
 def sequence_task(module: nn.Module) -> Task:
@@ -95,7 +102,7 @@ def sequence_task(module: nn.Module) -> Task:
     texts = _texts()[:, :-1]
     mask = (torch.arange(LENGTH) < 2 + torch.arange(len(texts))[:, None] % (LENGTH - 1)).long()
     features = {"input_ids": texts * mask, "attention_mask": mask}
-    task = classification(split(features, texts[:, 0] % 3, classes=3), LogitsOf(module))
+    task = classification_task(split(features, texts[:, 0] % 3, classes=3), LogitsOf(module))
     mask_structure = TensorStructure((LENGTH,), torch.int64, bound=2)
     declared = NamedStructures(
         {

@@ -52,11 +52,11 @@ def test_data_and_model_are_as_configured(
 MODULE = """
 from fedmf.data import Synthetic
 from fedmf.models import Logistic
-from fedmf.training import classification
+from fedmf.training import classification_task
 
 def make(table):
     data = Synthetic(table.users, seed=table.seed, features=6, examples_per_user=5, classes=3)
-    return classification(data.load(), Logistic().build((6,), 3, seed=table.seed))
+    return classification_task(data.load(), Logistic().build((6,), 3, seed=table.seed))
 
 REVERSED = False
 

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmf.models import FlatModel, mlp
-from fedmf.training import Metric, Task, classification
+from fedmf.training import Metric, Task, classification_task
 from fedmf.training.metrics import ACCURACY
 from support.training_cases import cohort
 
 
 def healthy() -> Task:
-    return classification(cohort([3, 4]), mlp(6, (7,), 4, seed=2))
+    return classification_task(cohort([3, 4]), mlp(6, (7,), 4, seed=2))
 
 
 def with_model(module: nn.Module) -> Task:
@@ -32,7 +32,7 @@ def with_loss(loss: Callable[[Tensor, Tensor], Tensor]) -> Task:
 def with_float_labels() -> Task:
     dataset = cohort([3, 4])
     labels = {name: getattr(dataset, name).float() for name in ("labels", "test_labels")}
-    return classification(replace(dataset, **labels), mlp(6, (), 4, 0))  # type: ignore[arg-type]
+    return classification_task(replace(dataset, **labels), mlp(6, (), 4, 0))  # type: ignore[arg-type]
 
 
 class Scaled(nn.Module):
@@ -67,7 +67,7 @@ def unusable(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def beyond() -> Task:
     dataset = cohort([3])
-    return classification(replace(dataset, test_labels=torch.tensor([4])), mlp(6, (), 4, 0))
+    return classification_task(replace(dataset, test_labels=torch.tensor([4])), mlp(6, (), 4, 0))
 
 
 CROSS_ENTROPY = "loss must take outputs (5, 4) float32 and declared labels"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import each
-from fedmf.training import LocalSGD, Task, next_token
+from fedmf.training import LocalSGD, Task, next_token_task
 from fedmf.training.batches import user_orders
 from support.training_cases import LENGTH, TOKENS, examples_of
 
@@ -79,7 +79,7 @@ def masked_texts(sizes: list[int]) -> InMemoryDataset:
 def masked_task(sizes: list[int], module: type[nn.Module] = MaskedWords) -> Task:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
-        return next_token(masked_texts(sizes), module(), TOKENS)
+        return next_token_task(masked_texts(sizes), module(), TOKENS)
 
 
 def exact_update(task: Task, user: str, t: int, plan: LocalSGD) -> Tensor:

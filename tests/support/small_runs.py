@@ -22,7 +22,7 @@ from fedmf.runs.loop import OnRound, RoundRecord, RoundReport
 from fedmf.runs.run import Run
 from fedmf.runs.session import Session
 from fedmf.runs.tables.configuration import render_toml, run_of
-from fedmf.training import LocalTrainer, Task, classification, regression
+from fedmf.training import LocalTrainer, Task, classification_task, regression_task
 
 #: (request, reply) → the reply that is sent.
 Tamper = Callable[[Message, Message], Message]
@@ -119,7 +119,7 @@ def linear_task(users: int, dimension: int, seed: int = 0) -> Task:
         test_labels=torch.zeros(2, dtype=torch.int64),
         classes=1,
     )
-    return classification(dataset, model, _output_as_loss)
+    return classification_task(dataset, model, _output_as_loss)
 
 
 def _output_as_loss(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -144,7 +144,9 @@ def linear_regression(users: int, features: int, seed: int = 0) -> Task:
     with torch.no_grad():
         model.weight.zero_()
         model.bias.zero_()
-    return regression(InMemoryDataset(x[:-5], y[:-5], tuple(rows), names, x[-5:], y[-5:]), model)
+    return regression_task(
+        InMemoryDataset(x[:-5], y[:-5], tuple(rows), names, x[-5:], y[-5:]), model
+    )
 
 
 class Recorder:

@@ -21,7 +21,13 @@ from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalEngine, LocalSGD
 from fedmf.training.losses import PADDING, cross_entropy
 from fedmf.training.task import Task
-from fedmf.training.task_kinds import classification, multi_label, next_token, regression, tagging
+from fedmf.training.task_kinds import (
+    classification_task,
+    multi_label_task,
+    next_token_task,
+    regression_task,
+    tagging_task,
+)
 
 SEED = 11
 ROUND = 3
@@ -69,7 +75,7 @@ def trainer_for(
     engine: LocalEngine = "auto",
     group_size: int | None = None,
 ) -> LocalTrainer:
-    task = replace(classification(dataset, module, loss), seed=SEED)
+    task = replace(classification_task(dataset, module, loss), seed=SEED)
     return LocalTrainer(task, replace(plan, engine=engine), group_size)
 
 
@@ -135,30 +141,32 @@ def _numbers(count: int, *shape: int) -> Tensor:
 
 def _next_token(sizes: list[int], count: int) -> Task:
     dataset = examples_of(*_texts(count), sizes)
-    return next_token(dataset, Words(TOKENS, TOKENS), TOKENS)
+    return next_token_task(dataset, Words(TOKENS, TOKENS), TOKENS)
 
 
 def _tagging(sizes: list[int], count: int) -> Task:
     texts, following = _texts(count)
     tags = torch.where(following == PADDING, PADDING, texts % TAGS)
-    return tagging(examples_of(texts, tags, sizes), Words(TOKENS, TAGS))
+    return tagging_task(examples_of(texts, tags, sizes), Words(TOKENS, TAGS))
 
 
 def _tagging_of_numbers(sizes: list[int], count: int) -> Task:
     """Positions with numbers, so that the model is a chain of layers."""
     features = _numbers(count, LENGTH, 6)
     tags = (TAGS * features[..., 0].sigmoid()).long()
-    return tagging(examples_of(features, tags, sizes), mlp(6, (9,), TAGS, 2))
+    return tagging_task(examples_of(features, tags, sizes), mlp(6, (9,), TAGS, 2))
 
 
 def _regression(sizes: list[int], count: int) -> Task:
     features = _numbers(count, 6)
-    return regression(examples_of(features, features.sin().sum(dim=1), sizes), mlp(6, (7,), 1, 2))
+    return regression_task(
+        examples_of(features, features.sin().sum(dim=1), sizes), mlp(6, (7,), 1, 2)
+    )
 
 
 def _multi_label(sizes: list[int], count: int) -> Task:
     features = _numbers(count, 6)
-    return multi_label(
+    return multi_label_task(
         examples_of(features, (features[:, :3] > 0).float(), sizes), Plain(mlp(6, (7,), 3, 2))
     )
 
@@ -166,7 +174,7 @@ def _multi_label(sizes: list[int], count: int) -> Task:
 def _classification(sizes: list[int], count: int) -> Task:
     features = _numbers(count, 6)
     dataset = examples_of(features, (4 * features[:, 0].sigmoid()).long(), sizes, classes=4)
-    return classification(dataset, mlp(6, (7,), 4, 2))
+    return classification_task(dataset, mlp(6, (7,), 4, 2))
 
 
 KINDS: dict[str, Callable[[list[int], int], Task]] = {

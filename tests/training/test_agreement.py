@@ -17,7 +17,7 @@ from support.training_cases import Plain, cohort, plain_update, trainer_for
 from torch import Tensor, nn
 
 from fedmf.errors import ConfigError
-from fedmf.training import LocalSGD, Task, agreement, classification, local
+from fedmf.training import LocalSGD, Task, agreement, classification_task, local
 from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
 from fedmf.training.engines import LoopEngine, VmapEngine
 from fedmf.training.user_failures import Group
@@ -49,7 +49,7 @@ MIXING: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def task_of(module: nn.Module) -> Task:
-    return classification(cohort([3, 12, 7]), module)
+    return classification_task(cohort([3, 12, 7]), module)
 
 
 @pytest.mark.parametrize("name", MIXING)

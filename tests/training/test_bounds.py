@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset
 from fedmf.models import FlatModel
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification_task, next_token_task
 from fedmf.training.user_failures import Failures
 
 V = 7
@@ -42,7 +42,7 @@ def texts() -> Task:
     tokens, labels = torch.randint(V, (2, USERS * ROWS, T), generator=generator)
     labels[:, -1] = -100  # padding is no fault
     torch.manual_seed(0)
-    return next_token(owned(tokens, labels), Tokens(), V)
+    return next_token_task(owned(tokens, labels), Tokens(), V)
 
 
 def numbers(model: nn.Module | FlatModel | None = None) -> Task:
@@ -50,7 +50,7 @@ def numbers(model: nn.Module | FlatModel | None = None) -> Task:
     features = torch.randn(USERS * ROWS, 6, generator=generator)
     labels = torch.randint(4, (USERS * ROWS,), generator=generator)
     labels[::7] = -100
-    return classification(
+    return classification_task(
         replace(owned(features, labels), classes=4), model or mlp(6, (7,), 4, seed=2)
     )
 

@@ -20,7 +20,14 @@ from torch import Tensor, nn
 
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification, multi_label, regression
+from fedmf.training import (
+    LocalSGD,
+    LocalTrainer,
+    Task,
+    classification_task,
+    multi_label_task,
+    regression_task,
+)
 from fedmf.training.agreement import disagreement
 from fedmf.training.batches import user_orders
 from fedmf.training.compiled import CompiledEngine, NotAChain, program_of, steps
@@ -102,10 +109,10 @@ def task_of(
     labels[-1] = 3
     owned = tuple(np.split(np.arange(count), np.cumsum(SIZES)[:-1]))
     names = tuple(f"u{u}" for u in range(len(SIZES)))
-    make = classification
+    make = classification_task
     if kind != "classification":
         labels = torch.rand(count, 4, generator=generator).round()
-        make = regression if kind == "regression" else multi_label
+        make = regression_task if kind == "regression" else multi_label_task
     return make(InMemoryDataset(features, labels, owned, names, features, labels), module)
 
 

@@ -21,7 +21,7 @@ from fedmf.training import (
     LocalSGD,
     LocalTrainer,
     Task,
-    classification,
+    classification_task,
     preflight,
 )
 
@@ -44,7 +44,7 @@ def half_frozen() -> nn.Module:
 
 TASKS: dict[str, Callable[[], Task]] = {
     "tied, frozen, named": lambda: masked_task(SIZES),
-    "half a chain": lambda: classification(cohort(SIZES), half_frozen()),
+    "half a chain": lambda: classification_task(cohort(SIZES), half_frozen()),
 }
 
 
@@ -146,12 +146,12 @@ def test_what_a_module_keeps_of_a_user_does_not_reach_the_next(engine: str) -> N
     local = replace(PLAN, engine=engine)  # type: ignore[arg-type]
     dataset = cohort(SIZES)
     module = Remembering()
-    clean = LocalTrainer(classification(dataset, module), local)
+    clean = LocalTrainer(classification_task(dataset, module), local)
     start = clean.task.model.initial()
     users = dataset.user_ids
     expected = clean.updates(start, users, 0)
     dataset.features[dataset.owned[1]] = 100.0
-    marked = LocalTrainer(classification(dataset, module), local).updates(start, users, 0)
+    marked = LocalTrainer(classification_task(dataset, module), local).updates(start, users, 0)
     others = [u for u in range(len(users)) if u != 1]
     assert torch.equal(marked[others], expected[others])
     assert not torch.equal(marked[1], expected[1])

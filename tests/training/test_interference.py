@@ -23,10 +23,10 @@ from fedmf.training import (
     LocalSGD,
     LocalTrainer,
     Task,
-    classification,
+    classification_task,
     engines,
     interference,
-    next_token,
+    next_token_task,
     preflight,
 )
 from fedmf.training.batches import user_orders
@@ -57,7 +57,7 @@ def images(module: nn.Module, channels: int = 1) -> Task:
     features = torch.randn(6, channels, 9, 8, generator=generator)
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
     owned = tuple(np.split(np.arange(6), 2))
-    return classification(
+    return classification_task(
         InMemoryDataset(features, labels, owned, ("u0", "u1"), features, labels, 4), module
     )
 
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[Callable[[], Task], Path]] = {
         "loop",
     ),
     "one by one, an LSTM": (
-        lambda: next_token(task_of_kind("next token", [2, 3]).dataset, Recurring(), 50),
+        lambda: next_token_task(task_of_kind("next token", [2, 3]).dataset, Recurring(), 50),
         "loop",
     ),
 }

@@ -13,14 +13,14 @@ from support.training_cases import Plain, cohort
 from torch import Tensor, nn
 
 from fedmf.models import mlp
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification_task
 
 SIZES = [5, 9, 4, 1, 8, 3, 17]
 ENGINES = ("auto", "vmap", "loop")
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 TASKS: dict[str, Callable[[], Task]] = {
-    "chain": lambda: classification(cohort(SIZES), mlp(6, (7,), 4, seed=2)),
-    "general": lambda: classification(cohort(SIZES), Plain(mlp(6, (7,), 4, seed=2))),
+    "chain": lambda: classification_task(cohort(SIZES), mlp(6, (7,), 4, seed=2)),
+    "general": lambda: classification_task(cohort(SIZES), Plain(mlp(6, (7,), 4, seed=2))),
     "named": lambda: masked_task(SIZES),
 }
 every_task = pytest.mark.parametrize("make", TASKS.values(), ids=TASKS)
@@ -65,7 +65,7 @@ class Watched(nn.Module):
 
 def test_no_pass_holds_more_than_a_micro_batch() -> None:
     module = Watched()
-    task = classification(cohort(SIZES), module)
+    task = classification_task(cohort(SIZES), module)
     trainer = LocalTrainer(task, LocalSGD(1, 16, 0.1, engine="loop", micro_batch=5))
     module.widths.clear()
     trainer.updates(task.model.initial(), task.dataset.user_ids, 0)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import Dataset
 from fedmf.models import FlatModel
-from fedmf.training import LocalSGD, LocalTrainer, UserFailure, classification
+from fedmf.training import LocalSGD, LocalTrainer, UserFailure, classification_task
 from fedmf.training.user_failures import Group
 
 SIZES = [5, 9, 4, 1, 8, 9, 3, 12, 9, 9]
@@ -138,8 +138,8 @@ def test_everybody_elses_contribution_keeps_its_bits(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        clean = LocalTrainer(classification(dataset, model), local, group_size=4)
-        trainer = LocalTrainer(classification(tampered, model), local, group_size=4)
+        clean = LocalTrainer(classification_task(dataset, model), local, group_size=4)
+        trainer = LocalTrainer(classification_task(tampered, model), local, group_size=4)
         total, failures = summed(trainer, users)
         with_all, none = summed(clean, users)
         if engine == "vmap":  # where bits depend on who is beside a user
@@ -160,7 +160,7 @@ def test_everybody_elses_contribution_keeps_its_bits(
 def test_nothing_about_a_failure_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     for change, _ in FAULTS.values():
         trainer = LocalTrainer(
-            classification(Tampered(cohort(SIZES), change), mlp(6, (7,), 4, seed=2)),
+            classification_task(Tampered(cohort(SIZES), change), mlp(6, (7,), 4, seed=2)),
             LocalSGD(1, 4, 0.1),
         )
         with warnings.catch_warnings():
@@ -172,7 +172,9 @@ def test_nothing_about_a_failure_is_printed(capfd: pytest.CaptureFixture[str]) -
 
 def test_an_interrupt_by_the_operator_is_no_users_failure() -> None:
     tampered = Tampered(cohort(SIZES), _raise(KeyboardInterrupt()))
-    trainer = LocalTrainer(classification(tampered, mlp(6, (7,), 4, seed=2)), LocalSGD(1, 4, 0.1))
+    trainer = LocalTrainer(
+        classification_task(tampered, mlp(6, (7,), 4, seed=2)), LocalSGD(1, 4, 0.1)
+    )
     with pytest.raises(KeyboardInterrupt):
         summed(trainer, list(tampered.user_ids))
 
@@ -201,10 +203,10 @@ def test_users_whose_examples_cannot_be_counted_contribute_nothing(
     dataset = cohort(SIZES)
     users = list(dataset.user_ids)
     local = LocalSGD(2, 4, 0.3)
-    task = classification(dataset, mlp(6, (7,), 4, seed=2))
+    task = classification_task(dataset, mlp(6, (7,), 4, seed=2))
     clean = LocalTrainer(task, local)
     total, failures = summed(
-        LocalTrainer(classification(Counting(dataset, counts), task.model), local), users
+        LocalTrainer(classification_task(Counting(dataset, counts), task.model), local), users
     )
     others, _ = summed(clean, [user for u, user in enumerate(users) if u != VICTIM])
     assert [failure.stage for failure in failures] == ([] if stage is None else [stage])
