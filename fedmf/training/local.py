@@ -64,7 +64,7 @@ _ENGINES: Final[dict[Path, type[Engine]]] = {
 }
 #: Bytes of models that are trained before they are added to a sum, on a processor: more would not
 #: stay in its last cache.
-CACHE_BYTES: Final = 6 * 2**20
+_CACHE_BYTES: Final = 6 * 2**20
 #: Most users whose examples are loaded together.
 _MOST_USERS: Final = 64
 
@@ -79,8 +79,8 @@ class PathChoice:
 
     Args:
         path: the path.
-        reasons: why faster paths are not taken, one line each.
-        fault: the last of these if its path suits the task but failed a check; empty if none did.
+        reasons: why faster paths do not suit the task, one line each.
+        fault: why a faster path that suits the task failed a check; empty if none failed.
     """
 
     path: Path
@@ -439,7 +439,7 @@ class LocalTrainer:
 
     @property
     def _models_in_cache(self) -> int:
-        return max(1, CACHE_BYTES // (4 * self.task.model.dimension))
+        return max(1, _CACHE_BYTES // (4 * self.task.model.dimension))
 
     def _models(self, origin: Tensor, group: Group, failures: Failures) -> Tensor:
         """The users' models after local training, shape (users, d); θ_t for those that fail."""

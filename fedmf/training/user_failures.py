@@ -99,9 +99,6 @@ class Failures:
         for place in places[~finite.cpu().numpy()].tolist():
             self.note(place, "update", "update holds NaN or infinity (learning rate too large?)")
 
-    def __contains__(self, place: int) -> bool:
-        return place in self._at
-
     def named(self, user_ids: Sequence[str]) -> list[UserFailure]:
         """The failures in the order of the users."""
         return [UserFailure(str(user_ids[place]), *self._at[place]) for place in sorted(self._at)]

@@ -39,8 +39,6 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
     squared_error: steps.SQUARED_ERROR,
     binary_cross_entropy: steps.BINARY_CROSS_ENTROPY,
 }
-#: Numbers in a cache line.
-_LINE: Final = 16
 #: Seconds of compiling before a warning says so.
 _PATIENCE: Final = 5.0
 
@@ -85,7 +83,7 @@ class CompiledEngine(Engine):
             group.steps.active.astype(np.int64),
         )
         # Each model begins on a cache line, in memory that was used before.
-        stride = -(-origin.numel() // _LINE) * _LINE
+        stride = -(-origin.numel() // steps.LINE) * steps.LINE
         memory = new_vector(len(group) * stride, torch.float32, origin.device)
         train_users = compiled_training()
         trained = train_users(
