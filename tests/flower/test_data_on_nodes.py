@@ -53,8 +53,7 @@ def on_one_machine(places: Path, path: Path) -> np.ndarray:
         input_shape=(2,),
     )
     (places / "all.csv").write_text(rows(USERS))
-    module = described.task_source.model.build((2,), 2)  # type: ignore[attr-defined]
-    task = classification(source.here(), module)
+    task = classification(source.here(), described.task_source.model.build((2,), 2))  # type: ignore[attr-defined]
     run = dataclasses.replace(described, task=task)
     return fedmf.simulate(run, path).parameters.numpy()
 
