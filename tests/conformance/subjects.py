@@ -58,7 +58,7 @@ def _images() -> Task:
     return classification(dataset, nn.Sequential(*layers))
 
 
-class LoopEngine(nn.Module):
+class UnbatchableModule(nn.Module):
     """A module that torch.func cannot batch: what it computes depends on a number read off the
     examples.
     """
@@ -85,7 +85,7 @@ def _hostile() -> Task:
 def _one_by_one() -> Task:
     dataset = _kind("classification").dataset
     torch.manual_seed(3)
-    return classification(dataset, LoopEngine())
+    return classification(dataset, UnbatchableModule())
 
 
 def _adapted() -> Task:
