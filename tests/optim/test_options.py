@@ -83,8 +83,8 @@ def by_blocks(
         q = (q - (NOISE_VARIANCE * sizes if kind == "adam-debiased" else 0.0)) / sizes
         v = beta2 * v + (1 - beta2) * q
         unbiased = np.maximum(v / (1 - beta2 ** (t + 1)), 0.0)
-        scale = np.sqrt(unbiased) + of["epsilon"]
-        scale = scale + of["relative_epsilon"] * np.sqrt(unbiased @ sizes / sizes.sum())
+        scale = np.sqrt(unbiased) + of["eps"]
+        scale = scale + of["relative_eps"] * np.sqrt(unbiased @ sizes / sizes.sum())
         first = m / (1 - beta1 ** (t + 1))
         theta = moved(t, theta, first / (scale @ spread), of)
     return theta
@@ -112,7 +112,7 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
         ("adam-debiased", {"beta1": 0.0, "beta2": 0.5}, "prefix", "exponential:0.5"),
         (
             "jme-adam",
-            {"epsilon": 0.1, "relative_epsilon": 0.5, "weight_decay": 0.2},
+            {"eps": 0.1, "relative_eps": 0.5, "weight_decay": 0.2},
             "momentum:0.9:0.98",
             "exponential:0.99",
         ),

@@ -75,7 +75,7 @@ def compare(path: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
 def test_without_noise_it_is_adam(betas: tuple[float, float], source: Any) -> None:
     start, updates = data()
     rule = ServerAdam(
-        Move(schedule()), Energies(SINGLE, source), *betas, epsilon=1e-3, relative_epsilon=0.0
+        Move(schedule()), Energies(SINGLE, source), *betas, eps=1e-3, relative_eps=0.0
     )
     expected = by_torch(torch.optim.Adam, start, updates, rates(), betas=betas, eps=1e-3)
     compare(path_of(rule, start, plain(updates)), expected)
@@ -207,7 +207,7 @@ def test_debiasing_removes_the_bias(which: str, size: int) -> None:
     assert (np.abs(debiased_mean(C, blocks, source="squared")) > limit).all()
 
 
-def test_a_block_that_noise_takes_below_zero_moves_by_epsilon_alone() -> None:
+def test_a_block_that_noise_takes_below_zero_moves_by_eps_alone() -> None:
     rule = ServerAdam(
         Move(LearningRateSchedule("constant", 1.0, 5)),
         Energies(Blocks(((2, 1),)), "released"),
