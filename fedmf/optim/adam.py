@@ -38,7 +38,7 @@ class ServerAdam(ServerOptimizer):
     Args:
         move: learning rate and weight decay.
         energies: where q comes from.
-        beta1: 0 ≤ β₁ < 1; with 0 no m is kept.
+        beta1: 0 ≤ β₁ < 1; with 0 there is no m.
         beta2: 0 ≤ β₂ < 1.
         eps: damping in units of the updates, at least 0.
         relative_eps: ρ ≥ 0.

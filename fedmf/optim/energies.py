@@ -27,7 +27,7 @@ BlockKind = Literal["coordinate", "channel", "tensor", "model"]
 
 @dataclass(frozen=True)
 class Blocks:
-    """Consecutive disjoint blocks that cover a flat vector, kept as runs of blocks of one size.
+    """Consecutive disjoint blocks that cover a flat vector, stored as runs of blocks of equal size.
 
     Args:
         runs: (how many blocks, how many coordinates in each), in order.

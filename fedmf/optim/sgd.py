@@ -26,7 +26,7 @@ class ServerSGD(ServerOptimizer):
 
     Args:
         move: learning rate and weight decay.
-        momentum: 0 ≤ β < 1; with β = 0 no state is kept.
+        momentum: 0 ≤ β < 1; with β = 0 there is no state.
 
     Raises:
         ValueError: β lies outside [0, 1).
