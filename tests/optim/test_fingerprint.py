@@ -85,7 +85,7 @@ def test_another_process_agrees() -> None:
     assert fingerprint_of([{"a", "b", "c"}, 0.1]) == ("builtins.list", digest)
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_what_cannot_be_read_is_rejected() -> None:
     for hidden in (Lock(), (i for i in range(3)), sys.stdout.buffer):
         with pytest.raises(ValueError, match="an own object must hold numbers, text"):
             fingerprint_of(Rule(a=hidden))
