@@ -294,10 +294,12 @@ class _Loss:
         heads = torch.fft.rfft(c * (torch.arange(n) < n - m * b), size)
         products = torch.fft.irfft(torch.fft.rfft(c, size) * heads.conj(), size)[:, :n]
         lags = (torch.arange(b, n - 1) // b * b)[None]
+        margin = 0.0
         if pairs:
             lags = torch.minimum(lags, m * b)
+            margin = _MARGIN
         excess = products[:, b + 1 :] - products.gather(1, lags)
-        return torch.cat([-c, excess.reshape(-1)]) + pairs * _MARGIN
+        return torch.cat([-c, excess.reshape(-1)]) + margin
 
 
 def _head_inverse(tail: Any) -> Any:

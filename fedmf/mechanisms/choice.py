@@ -65,8 +65,10 @@ class NamedMechanism:
         3 for an optimiser of all entries of C.
         """
         family = variant_of(self.kind).family
+        if family.entrywise:
+            return 3
         if family.optimized:
-            return 2 + family.entrywise
+            return 2
         return min(1, len(self.searched))
 
     def with_parameters(self, values: Values) -> NamedMechanism:
