@@ -69,15 +69,13 @@ class Blocks:
             return cls(((sum(counts), 1),))
         if which == "model":
             return cls(((1, sum(counts)),))
-        if which == "tensor":
-            return cls(tuple((1, count) for count in counts))
-        if which == "channel":
+        if which in ("tensor", "channel"):
             runs: list[tuple[int, int]] = []
             for shape, count in zip(shapes, counts, strict=True):
-                channels = 1
-                if len(shape) > 1:
-                    channels = shape[0]
-                runs.append((channels, count // channels))
+                blocks = 1
+                if which == "channel" and len(shape) > 1:
+                    blocks = shape[0]
+                runs.append((blocks, count // blocks))
             return cls(tuple(runs))
         raise ValueError(f"blocks must be one of {', '.join(get_args(BlockKind))}; got {which!r}.")
 
@@ -89,7 +87,7 @@ class Blocks:
     @property
     def count(self) -> int:
         """The number of blocks."""
-        return sum(count for count, _ in self.runs)
+        return sum(self._counts)
 
     @property
     def sizes(self) -> list[int]:
@@ -101,7 +99,7 @@ class Blocks:
 
     def second_moment(self) -> SecondMoment:
         """The second moment to release for these blocks: squares, or sums of squares."""
-        if all(size == 1 for _, size in self.runs):
+        if self.count == self.dimension:
             return DiagonalMoment(self.dimension)
         return BlockEnergies(self.sizes)
 
@@ -140,10 +138,14 @@ class Blocks:
             total = total + run.sum() * size
         return total / self.dimension
 
+    @property
+    def _counts(self) -> list[int]:
+        """The number of blocks of each run."""
+        return [count for count, _ in self.runs]
+
     def _runs_of(self, values: Tensor) -> Iterator[tuple[Tensor, int]]:
         """The values of the blocks of each run, with the size of these blocks."""
-        counts = [count for count, _ in self.runs]
-        for run, (_, size) in zip(values.split(counts), self.runs, strict=True):
+        for run, (_, size) in zip(values.split(self._counts), self.runs, strict=True):
             yield run, size
 
 
