@@ -34,7 +34,7 @@ EXAMPLES = (
     f"{DIGITS} data.partition=each-example data.users=1438 cohorts.users-per-round=40"
     " client.batch-size=1"
 )
-JME = "server.kind=jme-adam server.relative-epsilon=1.0"
+JME = "server.kind=jme-adam server.relative-eps=1.0"
 RUNS = {
     "engine loop": "",
     "engine auto": "client.engine=auto",
