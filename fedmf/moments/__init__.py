@@ -1,6 +1,4 @@
-"""Private moments of a stream: Joint Moment Estimation of mean and covariance, and its
-baselines.
-"""
+"""Private moments of a stream: Joint Moment Estimation of mean and covariance, and baselines."""
 
 from fedmf.matrices.second_moment import (
     SECOND_MOMENTS,

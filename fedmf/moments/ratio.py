@@ -50,15 +50,14 @@ class NoisyRatio:
 def fieller(
     sums: Array, counted: Array, variance: Array, weight: float, level: float = 0.95
 ) -> NoisyRatio:
-    """Means with intervals that hold them with a chance of `level` each, however small the count
-    is.
+    """Means of the rows that count, with intervals that hold however small the count is.
 
     Args:
         sums: Y, shape (…, d).
         counted: R, shape (…).
         variance: v > 0, of the noise of each coordinate, shape (…).
         weight: c > 0.
-        level: in (0, 1).
+        level: probability with which each interval holds its mean, in (0, 1).
 
     Guarantees:
         Exact coverage for independent Gaussian noise: tests/moments/test_ratio.py measures it.
@@ -66,8 +65,8 @@ def fieller(
     References:
         Fieller (1954), "Some problems in interval estimation".
 
-    >>> found = fieller(np.array([[3.0]]), np.array([6.0]), np.array([0.01]), 1.0)
-    >>> found.mean.item(), round(found.low.item(), 3), round(found.high.item(), 3), found.few.item()
+    >>> ratio = fieller(np.array([[3.0]]), np.array([6.0]), np.array([0.01]), 1.0)
+    >>> ratio.mean.item(), round(ratio.low.item(), 3), round(ratio.high.item(), 3), ratio.few.item()
     (0.5, 0.464, 0.537, False)
     """
     z = float(special.ndtri((1 + level) / 2))
@@ -78,7 +77,8 @@ def fieller(
     with np.errstate(divide="ignore", invalid="ignore"):
         D = (R**2 - z**2 * v) / weight**2
         half = z * np.sqrt(v * (np.maximum(D, 0.0) + Y**2 / weight**2))
-        low, high = ((Y * R / weight + end * half) / D for end in (-1, 1))
+        low = (Y * R / weight - half) / D
+        high = (Y * R / weight + half) / D
         mean = np.where(few, np.nan, weight * Y / R)
         error = np.sqrt(v * (1 + mean**2 / weight**2)) * weight / R
     return NoisyRatio(
