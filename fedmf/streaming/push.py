@@ -494,7 +494,7 @@ def _item(entry: Any) -> Any:
 def _content(block: RowBlock, i: int) -> bytes:
     """Bytes that another user or other values of a row would change."""
     assert block.users is not None
-    values = b"" if i in block.faults else block.values[i].astype("<f8").tobytes()
+    values = b"" if block.invalid[i] else block.values[i].astype("<f8").tobytes()
     return len(values).to_bytes(8, "little") + values + (block.users[i] or "").encode()
 
 

@@ -88,9 +88,9 @@ class RowBlock:
         return len(self.values)
 
     @cached_property
-    def faults(self) -> frozenset[int]:
-        """Indices of the rows that are invalid."""
-        return frozenset(np.flatnonzero(np.isnan(self.measured).any(axis=1)).tolist())
+    def invalid(self) -> NDArray[np.bool_]:
+        """Which rows are invalid, shape (rows,)."""
+        return np.any(np.isnan(self.measured), axis=1)
 
     def chosen(self, indices: Sequence[int]) -> RowBlock:
         """Some of the rows, without labels."""
@@ -152,8 +152,8 @@ def numbered(rows: Sequence[Sequence[object]], users: Sequence[str | None] | Non
     """Rows of d entries as vectors; one with an entry that is no finite number is invalid.
 
     >>> block = numbered([[1, 0.5], [1, True], [2.0, 1e999]], None)
-    >>> block.values.tolist(), sorted(block.faults)
-    ([[1.0, 0.5], [0.0, 0.0], [0.0, 0.0]], [1, 2])
+    >>> block.values.tolist(), block.invalid.tolist()
+    ([[1.0, 0.5], [0.0, 0.0], [0.0, 0.0]], [False, True, True])
     """
     return _unscaled(np.array([[_number(entry) for entry in row] for row in rows]), users)
 

@@ -56,7 +56,7 @@ def rows_of(reader: Reader, most: int = 5) -> list[tuple[str | None, list[float]
     while (block := reader.read(most)) is not None:
         users = block.users or [None] * len(block)
         found += [
-            (users[i], block.values[i].tolist(), i in block.faults) for i in range(len(block))
+            (users[i], block.values[i].tolist(), bool(block.invalid[i])) for i in range(len(block))
         ]
     return found
 
