@@ -195,8 +195,10 @@ def label_of(value: object) -> str:
         other control characters: each is written as U+FFFD. Longer text ends with "…". Anything
         else is empty.
 
-    >>> label_of("22 Nov"), label_of("a\\nb"), label_of(17), label_of(None), len(label_of(999 * "x"))
-    ('22 Nov', 'a�b', '17', '', 256)
+    >>> label_of("22 Nov"), label_of("a\\nb"), label_of(17), label_of(None)
+    ('22 Nov', 'a�b', '17', '')
+    >>> len(label_of(999 * "x"))
+    256
     """
     if isinstance(value, bool):
         return str(value).lower()
