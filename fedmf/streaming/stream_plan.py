@@ -250,7 +250,7 @@ class StreamPlan:
         )
 
     @cached_property
-    def kept_numbers(self) -> int:
+    def past_noise_size(self) -> int:
         """How many numbers of past noise the next release needs."""
         made = self.mechanism
         sizes = (self.layout.dimension, self.second_moment.size)

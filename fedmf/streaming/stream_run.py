@@ -301,7 +301,7 @@ class StreamRun:
                 self.ahead = replace(self.ahead, digest=self._digest(block, i), digest_row=row)
                 return
 
-    def _hold(self, block: RowBlock, rows: Sequence[int]) -> None:
+    def _hold(self, block: RowBlock, rows: list[int]) -> None:
         """Hold admitted rows until their release, and count those that are clipped or invalid."""
         values, clipped = self._vectors(block.values[rows])
         self._held.add(values, block, rows)
