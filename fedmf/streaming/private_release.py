@@ -524,11 +524,11 @@ def alarm_threshold(
 ) -> float:
     """The score exceeded by a fraction `rate` of ordinary rows, with the noise of the release.
 
-    Ordinary rows are taken as N(μ, Σ), and the release has μ̂ and Σ̂ with noise of known size. So μ
-    = μ̂ + e and Σ = Σ̂ + E, with e and E drawn like that noise and negative eigenvalues set to zero.
-    The threshold is the quantile of the scores of rows of these N(μ, Σ); without
-    noise it is the quantile of χ² with d degrees of freedom. Where noise is large there are fewer
-    false alarms. The draws are the same each time.
+    Ordinary rows are taken as N(μ, Σ), and the release has μ̂ and Σ̂ with noise of known size. So
+    μ = μ̂ + e and Σ = Σ̂ + E, with e and E drawn like that noise and negative eigenvalues set to
+    zero. The threshold is the quantile of the scores of rows of these N(μ, Σ); without noise it is
+    the quantile of χ² with d degrees of freedom. Where noise is large there are fewer false alarms.
+    The draws are the same each time.
 
     Args:
         rate: share of false alarms, in (0, 1).

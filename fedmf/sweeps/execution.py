@@ -207,7 +207,9 @@ class _Work:
 
         It is the first of equally good ones, and the first of all if every run failed.
         """
-        sign = 1.0 if self.metric.higher_is_better else -1.0
+        sign = 1.0
+        if not self.metric.higher_is_better:
+            sign = -1.0
         best = self.sweep.candidates[0]
         if not self.sweep.tuning_seeds:
             return best
@@ -254,8 +256,8 @@ def _record_of(label: str, keys: Mapping[str, Scalar], place: Path, keep: bool) 
     if run.execution.checkpoint_every > 1 and run.privacy.noise_seed is not None:
         # A resumed run would lack the metrics of the rounds since its checkpoint.
         shutil.rmtree(place, ignore_errors=True)
-    opened = resume if (place / LEDGER).is_file() else start
-    with opened(run, place) as session:
+    begin = resume if (place / LEDGER).is_file() else start
+    with begin(run, place) as session:
         session.label = f"{label}: "
         run_in_process(session)
         if keep:

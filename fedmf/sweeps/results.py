@@ -28,6 +28,7 @@ from fedmf.sweeps.sweep import Cell, Sweep, comma_list, described, shown_value
 
 _CONFIDENCE: Final = 0.95
 _MARKERS: Final = "osD^vPX*"
+_AXIS_LABELS: Final = {"privacy.epsilon": "privacy loss ε"}
 
 
 class Interval(NamedTuple):
@@ -268,7 +269,7 @@ class SweepResult:
         axes.set_xticks(range(len(labels)), labels, **slant)
         style(
             axes,
-            xlabel="privacy loss ε" if key == "privacy.epsilon" else key,
+            xlabel=_AXIS_LABELS.get(key, key),
             ylabel=f"{self.metric.label}, mean and {100 * _CONFIDENCE:g} % interval",
         )
         if len(lines) > 1 and key:

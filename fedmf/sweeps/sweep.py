@@ -165,7 +165,9 @@ class Sweep:
         known.append("set")
         for name in fields.keys() - known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
+            hint = f"it has {', '.join(known)}."
+            if near:
+                hint = f"did you mean {near[0]!r}?"
             raise ConfigError(f"unknown key {name!r} of a sweep; {hint}")
         for name in {"base", "seeds"} - fields.keys():
             raise ConfigError(f"{name} (of the sweep {path}) must be given; got none.")
@@ -235,12 +237,15 @@ class Sweep:
     def _check_keys(self) -> None:
         """Reject unknown keys, keys that no cell has, and cells that are no configuration."""
         cases = list(itertools.product(self.cells, self.candidates))
+        effective = set[str]()
+        for cell, tuned in cases:
+            effective.update(self.keys_of(cell, tuned, None))
         for name, values in (*self.grid.items(), *self.tuned.items()):
             if name not in known_keys():
                 run_of({name: 0})  # raises an error that names the nearest key
             if not values or len({*map(repr, values)}) < len(values):
                 raise ConfigError(f"{name} must list different values; got {list(values)}.")
-            if not any(name in self.keys_of(*case, None) for case in cases):
+            if name not in effective:
                 raise ConfigError(f"{name} must be a key of some cell's kinds; none has it.")
         for case, seed in itertools.product(cases, (*self.seeds[:1], *self.tuning_seeds[:1])):
             self.planned(*case, seed)
