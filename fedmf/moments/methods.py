@@ -160,7 +160,7 @@ class MomentMethod:
 
 @dataclass(frozen=True, eq=False)
 class MomentMechanism:
-    """How the two moments of a stream are made private.
+    """The mechanism of a stream: strategy matrices, noise levels, and the units of its sums.
 
     Args:
         method: the method.
@@ -486,8 +486,9 @@ def jme(
 
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> C, p = identity(4), Participation(4, 1, 4)
-    >>> made = jme(C, C, p, UserRange(1.0, 2, "replace-one"), noise_multiplier=1.0)
-    >>> made.first_std, round(made.second_std, 4)   # the first moment alone needs 2 as well
+    >>> mechanism = jme(C, C, p, UserRange(1.0, 2, "replace-one"), noise_multiplier=1.0)
+    >>> # The first moment alone needs a standard deviation of 2 as well.
+    >>> mechanism.first_std, round(mechanism.second_std, 4)
     (2.0, 2.8284)
     """
     return METHODS["jme"].mechanism([first, second], participation, users, noise_multiplier, weight)

@@ -91,8 +91,8 @@ class MomentStream:
     >>> from fedmf.participation import Participation
     >>> from fedmf.matrices.workload import average
     >>> C, part = identity(100), Participation(100, 1, 100)
-    >>> made = jme(C, C, part, UserRange(1.0, 2, "replace-one"), noise_multiplier=0.5)
-    >>> stream = MomentStream(made, FullMatrix(2), average(100), key=NoiseKey.from_seed(0))
+    >>> mechanism = jme(C, C, part, UserRange(1.0, 2, "replace-one"), noise_multiplier=0.5)
+    >>> stream = MomentStream(mechanism, FullMatrix(2), average(100), key=NoiseKey.from_seed(0))
     >>> release = stream.update(torch.tensor([0.6, 0.8]))
     >>> release.t, release.first.shape, release.second.shape
     (1, torch.Size([2]), torch.Size([2, 2]))

@@ -1,11 +1,6 @@
 """A private mean and covariance with the known variances of their noise, and their intervals.
 
-With m̂ = m + e, e ~ N(0, v·I), and Ŝ = S + E, E symmetric with variance v₂ on and v₂/2 off the
-diagonal, the unbiased Σ̂ = Ŝ − m̂m̂ᵀ + v·I misses Σ = S − mmᵀ by E − meᵀ − emᵀ − (eeᵀ − v·I). So
-
-    Var Σ̂_ab = v₂/2 + v(m_a² + m_b²) + v²   (a ≠ b),      Var Σ̂_aa = v₂ + 4v·m_a² + 2v².
-
-Everything here is post-processing of what was released, with constants of the plan.
+Everything here is post-processing of released numbers, with constants of the plan.
 """
 
 from __future__ import annotations
@@ -25,6 +20,11 @@ _MEAN_SHARE = 0.04
 @dataclass(frozen=True, eq=False)
 class NoisyMoments:
     """The private mean and covariance of one step, or of many along leading axes "…".
+
+    With m̂ = m + e, e ~ N(0, v·I), and Ŝ = S + E, E symmetric with variance v₂ on and v₂/2 off the
+    diagonal, the unbiased Σ̂ = Ŝ − m̂m̂ᵀ + v·I misses Σ = S − mmᵀ by E − meᵀ − emᵀ − (eeᵀ − v·I). So
+
+        Var Σ̂_ab = v₂/2 + v(m_a² + m_b²) + v²   (a ≠ b),      Var Σ̂_aa = v₂ + 4v·m_a² + 2v².
 
     Args:
         mean: m̂, shape (…, d).
@@ -68,7 +68,7 @@ class NoisyMoments:
         Var Σ̂_ab grows with |m_a| and |m_b|, which are only known with noise. With a part β of 1 −
         level the interval takes √(m_a² + m_b²) at its upper limit √(m̂_a² + m̂_b²) + z_β√v (Berger
         and Boos 1994), and 1 − level − β is left to the two ends. The part of the error that is not
-        Gaussian, e_a·e_b, has by then a small share of the variance for which the interval is made.
+        Gaussian, e_a·e_b, then has a small share of that variance.
 
         Args:
             level: chance that the interval of an entry holds its true value, each by itself.

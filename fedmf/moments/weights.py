@@ -118,8 +118,9 @@ def best_weight(
     second_cost: float,
     square_cost: float = 0.0,
 ) -> float:
-    """λ that minimises s(λ)²·(first_cost + second_cost/λ + square_cost·s(λ)²), a sum of expected
-    errors.
+    """λ that minimizes s(λ)²·(first_cost + second_cost/λ + square_cost·s(λ)²).
+
+    That is a sum of expected errors.
 
     Args:
         first: C₁.

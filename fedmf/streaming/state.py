@@ -1,11 +1,5 @@
 """The state directory of a private stream, with which it continues after any interruption.
 
-    noise.key        the key, mode 0600
-    stream.sqlite    the plan, openings, and users, position and releases of each block of steps
-    released/        the released integers, if the settings ask for them
-    statement.*      the operator's privacy statement: .json for programs, .txt for people
-    operator.json    counts for the operator, not to be published
-
 A block of steps is one commit of the ledger, which moves the position past its rows and has its
 releases; only then does the output get them. Rows between two releases are committed with the later
 one.
@@ -129,7 +123,13 @@ class Position:
 class StreamState:
     """An open state directory; one process at a time holds it.
 
-    Use `create` or `open`, as a context manager.
+    Use `create` or `open`, as a context manager. The files are:
+
+    * noise.key: the key, mode 0600
+    * stream.sqlite: the plan, openings, and users, position and releases of each block of steps
+    * released/: the released integers, if the settings ask for them
+    * statement.*: the operator's privacy statement, .json for programs and .txt for people
+    * operator.json: counts for the operator, not to be published
 
     Attributes:
         directory: its path.

@@ -509,8 +509,8 @@ def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator
             state = stack.enter_context(_reopened(directory, settings))
             if state.position.output not in ("", Output.name):
                 raise LedgerError(
-                    f"the stream in {directory} must have been begun by pushing rows; it was begun"
-                    " by `fedmf stream` and continues with that command."
+                    f"the stream in {directory} must have been started by pushing rows; it was"
+                    " started by `fedmf stream` and continues with that command."
                 )
             if state.plan.layout != layout:
                 raise LedgerError(

@@ -1,6 +1,6 @@
-"""The result of a sweep: each cell's metric by seed, its interval and its comparison with the
-baseline, as a table, a figure and a file of all evaluations.
+"""The result of a sweep, as a table, a figure and a file of all evaluations.
 
+Each cell has its metric by seed, a confidence interval, and a comparison with the baseline.
 `run_sweep` makes a `SweepResult` of the finished runs and writes it into the sweep's directory.
 """
 

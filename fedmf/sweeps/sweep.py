@@ -117,10 +117,10 @@ class Sweep:
     def from_config(
         cls, path: str | Path, overrides: Mapping[str, Any] | None = None, only: Sequence[str] = ()
     ) -> Self:
-        """Read a TOML file: its fields in kebab-case, ``base`` as tables or as the path of a
-        configuration.
+        """Read a TOML file with the fields in kebab-case.
 
-        A path is relative to the file. Keys of a table ``[set]`` replace the base's.
+        The field ``base`` has tables, or the path of a configuration relative to the file. Keys of
+        a table ``[set]`` replace the base's.
 
         Args:
             path: of the file, or the name of one that ships with fedmf.

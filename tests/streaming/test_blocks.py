@@ -1,4 +1,4 @@
-"""ReleaseBlock of several rows: what a user may add, exactly; sums of rows, with noise for releases
+"""Releases of several rows: what a user may add, exactly; sums of rows, with noise for releases
 alone.
 """
 

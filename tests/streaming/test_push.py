@@ -347,7 +347,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "a", dimension=2)
     settings = Settings(**BUDGET, **CAP, rounds=N, user_column="user")
     run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", sample(4, D), USERS[:4]))
-    with pytest.raises(LedgerError, match="it was begun by `fedmf stream`"):
+    with pytest.raises(LedgerError, match="it was started by `fedmf stream`"):
         opened(tmp_path / "state", columns=["x0", "x1", "x2"])
     for changes, message in (
         ({"columns": "ab"}, "columns must be a list of names; got the string 'ab'"),

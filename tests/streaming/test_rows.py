@@ -75,7 +75,7 @@ def test_csv_rows_whatever_comes_together(tmp_path: Path, size: int) -> None:
 
 
 def test_rows_of_a_pipe_come_as_they_arrive() -> None:
-    """Byte by byte; a row is there before the next has begun."""
+    """Byte by byte; a row is there before the next one starts."""
     kept = os.dup(0)
     read_end, write_end = os.pipe()
     os.dup2(read_end, 0)
