@@ -1,6 +1,4 @@
-"""A service that pushes rows: the bits of the command, each row once, refusals that cost
-nothing.
-"""
+"""Pushed rows: the bits of the command, each row once, and errors that cost nothing."""
 
 from __future__ import annotations
 
@@ -282,7 +280,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
             thread.join()
         assert sorted(release.t for release in told) == list(range(1, 7))
         reading, writing = os.pipe()
-        if (child := os.fork()) == 0:
+        child = os.fork()
+        if child == 0:
             try:
                 stream.push([0.1] * D, user="forked")
             except BaseException as error:

@@ -1,4 +1,4 @@
-"""Rows of files and pipes: what one is, what is wrong with it, and that it decides nothing else."""
+"""Rows of files and pipes: which are valid, which are rejected, and that none affects others."""
 
 from __future__ import annotations
 
