@@ -22,7 +22,8 @@ class NoisyMoments:
     """The private mean and covariance of one step, or of many along leading axes "…".
 
     With m̂ = m + e, e ~ N(0, v·I), and Ŝ = S + E, E symmetric with variance v₂ on and v₂/2 off the
-    diagonal, the unbiased Σ̂ = Ŝ − m̂m̂ᵀ + v·I misses Σ = S − mmᵀ by E − meᵀ − emᵀ − (eeᵀ − v·I). So
+    diagonal, the unbiased Σ̂ = Ŝ − m̂m̂ᵀ + v·I misses Σ = S − mmᵀ by E − meᵀ − emᵀ − (eeᵀ −
+    v·I). So
 
         Var Σ̂_ab = v₂/2 + v(m_a² + m_b²) + v²   (a ≠ b),      Var Σ̂_aa = v₂ + 4v·m_a² + 2v².
 
