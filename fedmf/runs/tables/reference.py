@@ -49,7 +49,7 @@ def keys() -> Iterator[Key]:
             continue
         of = {kind: fields_of(cls)[field] for kind, cls in kinds.items() if field in fields_of(cls)}
         defaults = {kind: _shown(one.default) for kind, one in of.items()}
-        meanings = {kind: one.about.description for kind, one in of.items()}
+        meanings = {kind: one.info.description for kind, one in of.items()}
         meaning = _by_kind(meanings, "; ")
         if len(of) < len(kinds) and len({*meanings.values()}) == 1:
             meaning += f" ({', '.join(of)})"
