@@ -141,7 +141,7 @@ def test_progress_has_a_bar_on_terminals_and_every_column_of_statistics(tmp_path
     made = dataclasses.replace(
         small_run(**keys),
         clipping=QuantileClipping(quantile=0.4),
-        extra_releases=(MeanNorm(share=0.1),),
+        extra_releases=(MeanNorm(budget_share=0.1),),
     )
     text, view = shown(tmp_path / "run", made, terminal=True)
     assert "12/12" in text

@@ -84,7 +84,7 @@ def test_every_field_says_what_it_is_and_refuses_other_types_and_numbers_out_of_
                 with pytest.raises(ValueError, match=rf"{field.name}\)? must be .*; got "):
                     field.checked(value)
         if "Literal" in str(field.hint) or get_args(field.hint)[:1] == ("constant",):
-            with pytest.raises(ValueError, match="must be '.*'; got "):
+            with pytest.raises(ValueError, match=r"must be '.+'; got 'no such"):
                 field.checked("no such choice")
         for value in (math.nan, math.inf, -math.inf, 10**400) if field.type is float else ():
             with pytest.raises(ValueError, match="must be "):

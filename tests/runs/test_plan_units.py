@@ -44,8 +44,8 @@ def planned(run: Run, dimension: int = DIMENSION) -> Plan:
 
 def with_statistics(**changes: object) -> Run:
     run = small_run(mechanism="bsr", bands=4, **changes)
-    clipping = QuantileClipping(share=0.1)
-    return dataclasses.replace(run, clipping=clipping, extra_releases=(MeanNorm(share=0.2),))
+    clipping = QuantileClipping(budget_share=0.1)
+    return dataclasses.replace(run, clipping=clipping, extra_releases=(MeanNorm(budget_share=0.2),))
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
@@ -167,7 +167,7 @@ def signs_of(users: int) -> ClippedSum:
 
 def test_counts_of_adaptive_clipping_are_released_in_fine_units() -> None:
     """One user is 2³¹ units of a count, so W is nothing; five users are exactly five."""
-    rule = QuantileClipping(share=0.1, rounds_per_update=4)
+    rule = QuantileClipping(budget_share=0.1, rounds_per_update=4)
     run = dataclasses.replace(small_run(mechanism="identity"), clipping=rule)
     plan = fedmf.plan(run)
     noise = plan.noise_of(1)
@@ -189,10 +189,10 @@ def test_large_statistics_without_noise_do_not_overflow() -> None:
     users.
     """
     run = small_run(private=False, mechanism="identity")
-    run = dataclasses.replace(run, extra_releases=(MeanNorm(share=0.2),))
+    run = dataclasses.replace(run, extra_releases=(MeanNorm(budget_share=0.2),))
     plan = fedmf.plan(run)
     released = NoisyStatistic(plan.statistics[0], plan, KeySchedule.of(NoiseKey.from_seed(7)))
-    total = ClippedSum(2, 1.0, statistics=[MeanNorm(share=0.2).summed()])
+    total = ClippedSum(2, 1.0, statistics=[MeanNorm(budget_share=0.2).summed()])
     total.add_updates(torch.full((5000, 2), 2.0))
     mean = float(released.release(0, total).mean(plan.users_per_round)) / UNIT
     assert mean == pytest.approx(5000 / run.cohorts.users_per_round, rel=1e-5)

@@ -112,6 +112,6 @@ class QuantileClipping(Statistic):
     def description(self) -> str:
         """See `Statistic.description`."""
         return (
-            f"follows the noisy {self.quantile:g}-quantile of norms, for {100 * self.share:g} % "
+            f"follows the noisy {self.quantile:g}-quantile of norms, for {100 * self.budget_share:g} % "
             "of mu^2; clip norm and noise above belong to the first round"
         )

@@ -19,7 +19,7 @@ class Statistic(Value, ReleasedStatistic, ABC):
         ValueError: a share out of its range.
     """
 
-    share: Annotated[float, Field("share of μ² for this release", "b²", gt=0, lt=1)] = field(
+    budget_share: Annotated[float, Field("share of μ² for this release", "b²", gt=0, lt=1)] = field(
         default=0.02, kw_only=True
     )
 
