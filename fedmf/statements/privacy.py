@@ -38,7 +38,7 @@ class Unit:
         return f"{self.name}s"
 
     def say(self, text: str) -> str:
-        """Fill in the placeholders of a string, such as ``{one}``, ``{many}``, ``{a}``, ``{broken}``."""
+        """Fill in the placeholders of a string: ``{one}``, ``{many}``, ``{a}``, ``{broken}`` …"""
         a = f"{self.article} {self.name}"
         return text.format(
             one=self.name,

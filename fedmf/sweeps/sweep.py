@@ -19,8 +19,8 @@ from fedmf.errors import ConfigError, one_line
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.tables.configuration import (
     Scalar,
+    configuration_path,
     dotted_keys,
-    found_or_shipped,
     known_keys,
     overridden,
     read_toml,
@@ -123,7 +123,7 @@ class Sweep:
         Raises:
             ConfigError: unreadable, not TOML, an unknown key or variant, or no valid sweep.
         """
-        path = found_or_shipped(Path(path))
+        path = configuration_path(Path(path))
         more = overrides or {}
         given = read_toml(path) | {name: value for name, value in more.items() if "." not in name}
         known = [*(entry.name.replace("_", "-") for entry in dataclasses.fields(cls)), "set"]
