@@ -100,12 +100,12 @@ class ExternalTask(TaskSource):
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """See `TaskSource.public_inputs`."""
         arrays = f"{len(self.layout.names)} arrays, {self.layout.dimension} numbers trained"
-        kept = ", ".join(sorted(self.layout.kept)) or "none"
+        constants = ", ".join(sorted(self.layout.constants)) or "none"
         return (
             PublicInput("users", str(self.users), self.users_from),
             PublicInput("user ids", self.identity, "the app"),
             PublicInput("model", arrays, self.model_from),
-            PublicInput("arrays that stay", kept, "named frozen, or of integers"),
+            PublicInput("arrays that stay", constants, "named frozen, or of integers"),
         )
 
     def to_dict(self) -> dict[str, Any]:
