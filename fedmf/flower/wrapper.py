@@ -146,7 +146,7 @@ class FlowerAppTask(ExternalTask):
     """The task of a Flower app, which its clients know and the server does not."""
 
     kind: ClassVar[str] = "flower-app"
-    called: ClassVar[str] = "clients of a Flower app"
+    label: ClassVar[str] = "clients of a Flower app"
     users_from: ClassVar[str] = "argument users"
     model_from: ClassVar[str] = "argument initial_arrays"
     continued_by: ClassVar[str] = "CorrelatedNoise"

@@ -20,7 +20,7 @@ from fedmf.ledger.durable_files import create_directory, load_key, save_key, tig
 from fedmf.ledger.ledger import Ledger
 from fedmf.noise.key import NoiseKey
 from fedmf.release.plan import Plan
-from fedmf.runs.asked import law_of, numbers_of
+from fedmf.runs.plan_fields import cohort_law, plan_fields
 from fedmf.runs.statistics import Statistic, statistics_from
 from fedmf.statements.privacy import PRIVACY, UNITS, Privacy, Unit
 from fedmf.values import value_of
@@ -146,7 +146,7 @@ class RunHeader:
         if self.plan.amplification is None:
             return None
         try:
-            return law_of(self.cohorts, self.plan.users, self.plan.participation)
+            return cohort_law(self.cohorts, self.plan.users, self.plan.participation)
         except ValueError as error:
             raise LedgerError(f"the header's amplification does not hold: {error}") from None
 
@@ -171,7 +171,7 @@ class RunHeader:
         with rebuilding("header (run description)"):
             privacy = value_of(PRIVACY, given["run"].get("privacy", {}))
             cohorts = value_of(COHORTS, given["run"].get("cohorts", {}))
-            asked = numbers_of(privacy, cohorts, _statistics_of(given["run"]))
+            asked = plan_fields(privacy, cohorts, _statistics_of(given["run"]))
             plan = Plan.from_dict(given["plan"], **asked)
             arrays = tuple((str(name), tuple(map(int, shape))) for name, shape in given["arrays"])
             return cls(**{**given, "plan": plan, "arrays": arrays})

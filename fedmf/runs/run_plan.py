@@ -10,8 +10,8 @@ from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import sums_for
 from fedmf.release.statistics import check_statistics
-from fedmf.runs.asked import law_of, numbers_of
 from fedmf.runs.pair_plan import paired_streams
+from fedmf.runs.plan_fields import cohort_law, plan_fields
 from fedmf.runs.run import Run
 from fedmf.statements.privacy import UNITS
 from fedmf.training import Task
@@ -59,7 +59,7 @@ def _calibrated(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
     else:
         mechanism, second = paired_streams(run, moment, optimizer.second_form)
     plan = Plan(
-        **numbers_of(run.privacy, run.cohorts, run.statistics),
+        **plan_fields(run.privacy, run.cohorts, run.statistics),
         users=run.task_source.users,
         participation=run.participation,
         mechanism=mechanism,
@@ -69,7 +69,7 @@ def _calibrated(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
     )
     law = None
     if run.privacy.counts_sampling:
-        law = law_of(run.cohorts, plan.users, plan.participation)
+        law = cohort_law(run.cohorts, plan.users, plan.participation)
     return plan.calibrated(law, run.privacy.noise_seed)
 
 
