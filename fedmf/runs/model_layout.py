@@ -188,7 +188,7 @@ class ModelLayout:
                     values[name] = archive[f"kept-{place}"]
             layout = cls(tuple(names), tuple(map(tuple, shapes)), tuple(dtypes), values, tied)
             same = layout.fingerprint() == fingerprint
-        except Exception as error:  # whatever a damaged file may cause
+        except Exception as error:  # a damaged file may raise anything
             raise ConfigError(
                 f"cannot read {path} (all arrays of the model): {type(error).__name__}."
             ) from None

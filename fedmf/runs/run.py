@@ -36,7 +36,7 @@ from fedmf.runs.statistics import (
     Statistic,
     statistics_from,
 )
-from fedmf.runs.tasks import GIVEN, Classification, GivenTask, TaskSource, same, task_of
+from fedmf.runs.tasks import GIVEN, Classification, GivenTask, TaskSource, task_of, verified_object
 from fedmf.statements.privacy import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.training import LocalSGD, Task
 from fedmf.values import Field, Value, by_kind, dotted, value_of
@@ -401,7 +401,11 @@ def optimizer_of(
     """Read what `recorded_optimizer` returned; an object must be given again."""
     if recorded.get("kind") != GIVEN:
         return value_of(OPTIMIZERS, recorded)
-    return same("optimizer", recorded, optimizer, lambda given: recorded_optimizer(chosen(given)))
+
+    def describe(given: ServerOptimizer) -> Mapping[str, Any]:
+        return recorded_optimizer(chosen(given))
+
+    return verified_object("optimizer", recorded, optimizer, describe)
 
 
 def first_difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""From what a run asks for to the plan of its release."""
+"""The plan of a run's release: its mechanism, its calibrated noise and its units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan_of(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
 
     Args:
         run: the requested run.
-        optimizer: the server's, which says whether a second moment must be released with the sums.
+        optimizer: of the server; it may need a second moment that is released with the sums.
         dimension: d, the number of trained parameters.
 
     Raises:
@@ -74,6 +74,6 @@ def _calibrated(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
 
 
 def clipped_sums(run: Run, task: Task) -> SumSpec:
-    """What the workers of a run clip and sum."""
+    """The specification of the sums that the workers of a run compute."""
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
     return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm, run.statistics)

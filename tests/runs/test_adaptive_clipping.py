@@ -43,7 +43,8 @@ def noise_fits(seen: Watched, statement: dict) -> bool:
     """Whether [θ_{t+1} − θ_t − Σ clip_t(x)/m]·m/ζ_t has covariance (σ·sens/a)²·C⁻¹C⁻ᵀ."""
     m = statement["users_per_round"]
     rule = statement["statistics"][0]
-    level = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(1 - rule["budget_share"])
+    updates_share = 1 - rule["budget_share"]
+    level = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(updates_share)
     noise = (seen.increments * m - seen.clipped_sums(UPDATES)) / seen.norms[:, None]
     return covariance_fits(noise, STRATEGY, level)
 

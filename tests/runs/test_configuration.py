@@ -218,7 +218,7 @@ RUNS = {
     "a list": Run(task=Classification(model=Mlp(hidden_units=[16, 8]))),  # type: ignore[arg-type]
     "no privacy": Run(privacy=NoPrivacy(noise_seed=0)),
     "a hub": Run(task=Classification(MNIST)),
-    "a function": Run(task=FunctionTask("a.b:c", 360, 5, "x = 3")),
+    "a function": Run(task=FunctionTask("a.b:c", 360, 5)),
     "a parameter": Run(mechanism=MechanismConfig(NamedMechanism("cgd", {"lambda": 0.5}))),
 }
 
