@@ -16,8 +16,8 @@ from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.noise.units import NOTHING, calibrated
 from fedmf.participation import Participation
 from fedmf.release.plan import Plan
-from fedmf.runs.plan_fields import plan_fields
 from fedmf.runs.directory import RunHeader
+from fedmf.runs.plan_fields import plan_fields
 from fedmf.runs.run_statement import run_statement
 from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
