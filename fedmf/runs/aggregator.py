@@ -133,7 +133,7 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
     """
     task = run.task_source
     assert isinstance(task, ExternalTask)
-    arrays = tuple((name, shape) for name, shape, _ in task.layout.trained)
+    arrays = tuple(task.layout.trained_shapes)
     optimizer = run.optimizer_source.build([shape for _, shape in arrays], run.cohorts.rounds)
     if (path / LEDGER).is_file():
         require_same(path, read_header(path).run, run)

@@ -77,14 +77,17 @@ class ModelLayout:
                 that may be one under two names, or statistics of normalization layers that are not
                 frozen: they are no gradients, and noise may make them negative.
         """
-        constant = _matching(arrays, frozen)
+        frozen_names = _matching(arrays, frozen)
         for name, array in arrays.items():
             check_type(name, array.dtype.name)
-        _refuse_statistics(arrays, constant)
+        _refuse_statistics(arrays, frozen_names)
+        constants = dict[str, NDArray[Any]]()
+        trained = dict[str, NDArray[Any]]()
         for name, array in arrays.items():
-            if array.dtype.name in EXACT:
-                constant.add(name)
-        trained = {name: array for name, array in arrays.items() if name not in constant}
+            if name in frozen_names or array.dtype.name in EXACT:
+                constants[name] = array.copy()
+            else:
+                trained[name] = array
         if not trained:
             raise ConfigError(
                 "arrays must hold at least one of a floating type that is not frozen; got none."
@@ -105,7 +108,7 @@ class ModelLayout:
             names=tuple(arrays),
             shapes=tuple(array.shape for array in arrays.values()),
             dtypes=tuple(array.dtype.name for array in arrays.values()),
-            constants={name: arrays[name].copy() for name in arrays if name in constant},
+            constants=constants,
             tied=ties,
         )
 
@@ -119,9 +122,14 @@ class ModelLayout:
         return trained
 
     @property
+    def trained_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Name and shape of each trained array, in the order of the flat vector."""
+        return [(name, shape) for name, shape, _ in self.trained]
+
+    @property
     def dimension(self) -> int:
         """d, the number of trained numbers."""
-        return sum(math.prod(shape) for _, shape, _ in self.trained)
+        return sum(math.prod(shape) for _, shape in self.trained_shapes)
 
     @cached_property
     def number(self) -> np.dtype[Any]:
@@ -137,7 +145,7 @@ class ModelLayout:
 
     def trained_arrays(self, flat: Tensor) -> dict[str, NDArray[Any]]:
         """The trained arrays alone, each of its own type."""
-        parts = named_parts(flat.detach().cpu(), [(name, shape) for name, shape, _ in self.trained])
+        parts = named_parts(flat.detach().cpu(), self.trained_shapes)
         arrays = dict[str, NDArray[Any]]()
         for name, _, dtype in self.trained:
             arrays[name] = parts[name].numpy().astype(dtype)
@@ -201,8 +209,11 @@ class ModelLayout:
 
 def named_parts(flat: Tensor, arrays: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Tensor]:
     """The arrays of a flat vector by name, views of it."""
-    parts = flat.split([math.prod(shape) for _, shape in arrays])
-    return {name: part.reshape(shape) for (name, shape), part in zip(arrays, parts, strict=True)}
+    sizes = [math.prod(shape) for _, shape in arrays]
+    parts = dict[str, Tensor]()
+    for (name, shape), part in zip(arrays, flat.split(sizes), strict=True):
+        parts[name] = part.reshape(shape)
+    return parts
 
 
 def check_type(name: str, dtype: str) -> None:
@@ -248,11 +259,16 @@ def _refuse_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Collection[st
     They are recognized by their names; in a list of arrays without names, by a mean and a variance
     of one shape before a counter of batches, or by their initial values after scale and shift.
     """
-    statistics = [name for name in arrays if _STATISTICS.search(name)]
-    numbered = [name for name in arrays if name.isdecimal()]
+    statistics = list[str]()
+    numbered = dict[str, NDArray[Any]]()
+    for name, array in arrays.items():
+        if _STATISTICS.search(name):
+            statistics.append(name)
+        elif name.isdecimal():
+            numbered[name] = array
     for place in range(2, len(numbered)):
-        if _are_statistics([arrays[name] for name in numbered], place):
-            statistics += numbered[place - 1 : place + 1]
+        if _are_statistics(list(numbered.values()), place):
+            statistics += list(numbered)[place - 1 : place + 1]
     wrong = [name for name in statistics if name not in frozen]
     if wrong:
         some = ", ".join(map(repr, wrong[:3]))

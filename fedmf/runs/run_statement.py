@@ -241,7 +241,7 @@ def _assumptions(header: RunHeader) -> list[str]:
     if header.plan.amplification is not None:
         assumptions.append(_SECRECY)
     assumptions.append(header.unit.distinct)
-    assumptions += [say(text) for text in _ASSUMPTIONS]
+    assumptions += header.unit.say_all(_ASSUMPTIONS)
     if workers or shared:
         assumptions += [say(_SHARED_WORKERS), say(_INEXACT_GROUPS)]
     if shared and not workers:
@@ -250,7 +250,7 @@ def _assumptions(header: RunHeader) -> list[str]:
         assumptions.append(say(_AVAILABLE))
     assumptions.append(say(SPENT_ASSUMPTION))
     for statistic in header.statistics:
-        assumptions += [say(text) for text in statistic.assumptions]
+        assumptions += header.unit.say_all(statistic.assumptions)
     return assumptions
 
 
@@ -259,12 +259,13 @@ def _not_covered(header: RunHeader) -> list[str]:
     not_covered = list(header.unit.not_covered)
     if header.users_test:
         not_covered.append(_TEST_PART)
-    not_covered += [header.unit.say(text) for text in (*_NOT_COVERED, *ALWAYS_NOT_COVERED)]
+    not_covered += header.unit.say_all(_NOT_COVERED)
+    not_covered += header.unit.say_all(ALWAYS_NOT_COVERED)
     return [*not_covered, SPENT_NOT_COVERED]
 
 
 def _secrets(header: RunHeader) -> list[str]:
-    secrets = [header.unit.say(text) for text in _SECRETS]
+    secrets = header.unit.say_all(_SECRETS)
     if header.plan.amplification is not None:
         secrets.insert(0, _SECRET_COHORTS)
     return secrets

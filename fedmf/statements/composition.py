@@ -206,7 +206,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
             "noise_key_public": any(s["noise_key_public"] for s in statements),
             "public_inputs": [],
             "not_private": ["users_in_several", *OPERATORS],
-            "assumptions": [UNITS[unit].say(text) for text in _ASSUMPTIONS],
+            "assumptions": UNITS[unit].say_all(_ASSUMPTIONS),
             "not_covered": [
                 "what the statement of one of the directories does not cover",
                 SPENT_NOT_COVERED,

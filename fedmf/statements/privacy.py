@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
@@ -49,6 +50,10 @@ class Unit:
             A=a[0].upper() + a[1:],
             broken=self.broken,
         )
+
+    def say_all(self, texts: Iterable[str]) -> list[str]:
+        """Fill in the placeholders of several strings."""
+        return [self.say(text) for text in texts]
 
 
 USER: Final = Unit(

@@ -320,15 +320,18 @@ def _spent(s: Mapping[str, Any]) -> list[Fact]:
 
 def _composed(s: Mapping[str, Any]) -> Facts:
     facts = list[Fact]()
+    epsilons = list[float]()
+    deltas = list[float]()
+    amplified = False
     for part in s["composed"]:
         guarantee = f"epsilon {up(part['epsilon'])}, delta {up(part['delta'])}"
         facts.append((part["directory"], f"{guarantee}, {part['noise_key']}"))
-    if any(part["amplification"] for part in s["composed"]):
-        epsilon = math.fsum(part["epsilon"] for part in s["composed"])
-        delta = math.fsum(part["delta"] for part in s["composed"])
-        secret = (
-            f"({up(epsilon)}, {up(delta)}) if all sampled cohorts stay secret; not counted above"
-        )
+        epsilons.append(part["epsilon"])
+        deltas.append(part["delta"])
+        amplified |= bool(part["amplification"])
+    if amplified:
+        total = f"({up(math.fsum(epsilons))}, {up(math.fsum(deltas))})"
+        secret = f"{total} if all sampled cohorts stay secret; not counted above"
         facts.append(("amplification", secret))
     if s.get("users_participated") is not None:
         half = up(s["epsilon_spent_quantiles"]["0.5"])

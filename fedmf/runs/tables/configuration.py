@@ -12,6 +12,7 @@ import difflib
 import logging
 import os
 import tomllib
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -210,7 +211,7 @@ def _tables(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
                 " configuration describes. Make the run in Python; fedmf.recorded_run rebuilds it"
                 " from its directory."
             )
-    given: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
+    given = defaultdict[str, dict[str, Any]](dict)
     for name, value in flat.items():
         if name not in known_keys():
             raise ConfigError(_unknown(name, value))
