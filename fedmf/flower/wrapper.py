@@ -220,12 +220,12 @@ class CorrelatedNoise:
         self.identity = users if isinstance(users, ServedUsers) else NodeIdentity(users)
         self._frozen = tuple(frozen)
         self._tied = tied
-        waiting = execution or Execution(messages="per-user", round_timeout=3600.0)
+        waiting = execution or Execution(round_timeout=3600.0)
         self._values: dict[str, Any] = {
             "privacy": privacy,
             "cohorts": cohorts,
             "mechanism": mechanism,
-            "execution": replace(waiting, messages="per-user", users_per_message=1),
+            "execution": replace(waiting, messages="one-user"),
             "clipping": clipping or FixedClipping(),
             "extra_releases": tuple(extra_releases),
         }

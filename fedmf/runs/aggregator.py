@@ -206,7 +206,7 @@ class PrivateAggregator:
             "cohorts": cohorts,
             "mechanism": mechanism,
             "server": server_optimizer,
-            "execution": Execution(messages="per-user", users_per_message=1),
+            "execution": Execution(messages="one-user"),
             "clipping": clipping or FixedClipping(),
             "extra_releases": tuple(extra_releases),
         }

@@ -112,7 +112,7 @@ class RunHeader:
             arrays=arrays,
             key_fingerprint=key.fingerprint if run.is_private else None,
             key_public=key.public,
-            clipped_by="server" if run.execution.messages == "per-user" else "workers",
+            clipped_by="workers" if run.execution.messages == "aggregate" else "server",
             users_test=test_owner == "training users",
             public_inputs=inputs,
         )

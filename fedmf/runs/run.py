@@ -50,7 +50,7 @@ class Execution(Value):
     """How a run is executed: messages, workers, time limits, evaluation and directory.
 
     Rounds with ``aggregate`` messages wait for all slices, so that one user's slow training cannot
-    remove others from the sum: only rounds with ``per-user`` messages end at ``round_timeout``.
+    remove others from the sum: only rounds with a row per user end at ``round_timeout``.
     Before any node serves a user, ``round_timeout`` applies to nodes, then ``handshake_timeout``;
     later answers are accepted during training.
 
@@ -63,19 +63,16 @@ class Execution(Value):
     PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir"})
 
     messages: Annotated[
-        Literal["aggregate", "per-user"],
+        Literal["aggregate", "per-user", "one-user"],
         Field(
             "aggregate: a reply is the sum of clipped updates; per-user: one row per user, clipped"
-            " again"
+            " again; one-user: like per-user, with one message per user"
         ),
     ] = "aggregate"
-    users_per_message: Annotated[
-        int | None, Field("most users per message with per-user; default: 2^28 bytes of rows", ge=1)
-    ] = None
     workers: Annotated[int, Field("slices of a cohort in a simulation, or Ray actors", ge=1)] = 1
     worker_gpus: Annotated[float, Field("number of GPUs for each Ray actor", ge=0)] = 0.0
     round_timeout: Annotated[
-        float, Field("seconds to wait for the replies of a round with messages per-user", gt=0)
+        float, Field("seconds to wait for the replies of a round; not with aggregate", gt=0)
     ] = 600.0
     handshake_timeout: Annotated[
         float, Field("seconds to wait before the first round until nodes report their users", gt=0)

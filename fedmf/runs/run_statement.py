@@ -235,8 +235,8 @@ def _assumptions(header: RunHeader) -> list[str]:
     """The assumptions under which the figures hold."""
     say = header.unit.say
     workers = header.clipped_by == "workers"
-    # A reply may be that of several users.
-    shared = header.run["execution"]["users_per_message"] != 1
+    # A reply has the rows of several users.
+    shared = header.run["execution"]["messages"] == "per-user"
     assumptions = list[str]()
     if header.plan.amplification is not None:
         assumptions.append(_SECRECY)
@@ -244,7 +244,7 @@ def _assumptions(header: RunHeader) -> list[str]:
     assumptions += header.unit.say_all(_ASSUMPTIONS)
     if workers or shared:
         assumptions += [say(_SHARED_WORKERS), say(_INEXACT_GROUPS)]
-    if shared and not workers:
+    if shared:
         assumptions.append(say(_SHARED_TIME))
     if isinstance(header.cohorts, AvailableCohorts):
         assumptions.append(say(_AVAILABLE))

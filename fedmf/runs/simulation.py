@@ -39,8 +39,8 @@ def in_messages(
 ) -> list[tuple[str, ...]]:
     """Split the users of a node into messages, in their order.
 
-    One message requests the exact sum of all users. Messages that request a row per user have at
-    most ``users_per_message`` users, and at most as many as have rows of 2²⁸ bytes together.
+    With ``aggregate`` one message requests the exact sum of all users. With ``per-user`` a message
+    has as many users as have rows of 2²⁸ bytes together; with ``one-user`` it has one.
 
     Args:
         users: the users to train.
@@ -50,8 +50,8 @@ def in_messages(
     size = max(1, len(users))
     if execution.messages == "per-user":
         size = max(1, _MOST_ROW_BYTES // (4 * max(1, dimension)))
-        if execution.users_per_message is not None:
-            size = min(size, execution.users_per_message)
+    elif execution.messages == "one-user":
+        size = 1
     return [tuple(users[start : start + size]) for start in range(0, len(users), size)]
 
 

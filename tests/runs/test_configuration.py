@@ -212,7 +212,7 @@ RUNS = {
         ),
         server=JmeAdam(schedule="cosine", warmup=3),
         client=LocalSGD(epochs=3, learning_rate=0.25, proximal=0.125, engine="loop", micro_batch=7),
-        execution=Execution("per-user", 3, worker_gpus=0.5, output_dir='a "b"\n\\c é'),
+        execution=Execution("per-user", 3, 0.5, output_dir='a "b"\n\\c é'),
     ),
     "no hidden layers": Run(task=Classification(model=Mlp(hidden_units=()))),
     "a list": Run(task=Classification(model=Mlp(hidden_units=[16, 8]))),  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ def make_header(
         "run": {
             "privacy": privacy.to_dict(),
             "cohorts": cohorts.to_dict(),
-            "execution": {"users_per_message": None, "worker_gpus": 1.0},
+            "execution": {"messages": "per-user"},
         },
         "arrays": (("w", (DIMENSION,)),),
         "key_fingerprint": "ab12",
