@@ -41,20 +41,25 @@ def Field(description: str = "", symbol: str = "", **limits: float) -> Any:
     return pydantic.Field(title=symbol, description=description, **limits)  # type: ignore
 
 
+def strict(hint: Any) -> TypeAdapter[Any]:
+    """The adapter of a type that converts nothing but integers to floats, all of them finite."""
+    return TypeAdapter(hint, config=_STRICT)
+
+
 def checked(adapter: TypeAdapter[Any], label: str, value: Any) -> Any:
     """Validate a value; all checks of types and ranges come through here.
 
     Args:
-        adapter: the type and its limits.
+        adapter: the type and its limits, from `strict`.
         label: what an error calls the value.
         value: the value.
 
     Raises:
         ValueError: another type, or out of range; the message is one line.
 
-    >>> checked(TypeAdapter(tuple[int, ...]), "sizes", (8, "x"))
+    >>> checked(strict(tuple[int, ...]), "sizes", (8, "x"))
     Traceback (most recent call last):
-    ValueError: sizes[1] must be a valid integer, unable to parse string as an integer; got 'x'.
+    ValueError: sizes[1] must be a valid integer; got 'x'.
     """
     try:
         return adapter.validate_python(value)
@@ -67,8 +72,7 @@ def checked(adapter: TypeAdapter[Any], label: str, value: Any) -> Any:
 
 def check_whole(label: str, number: int, least: int = 1, most: int = _LARGEST) -> None:
     """Reject values that are not integers of a range, both ends included."""
-    integers = TypeAdapter(Annotated[int, pydantic.Field(ge=least, le=most)], config=_STRICT)
-    checked(integers, label, number)
+    checked(strict(Annotated[int, pydantic.Field(ge=least, le=most)]), label, number)
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class ValueField:
             hint = Annotated[hint, *limits]
         else:
             hint = Annotated[hint, self.info]
-        return TypeAdapter(hint, config=_STRICT)
+        return strict(hint)
 
     def checked(self, value: Any) -> Any:
         """Validate a value for this field; lists may be strings with commas.

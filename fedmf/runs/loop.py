@@ -210,9 +210,9 @@ class Clients:
 class TrainingLoop:
     """The rounds of a session, each in the same order: request, release, record, report.
 
-    1. *Request*: the cohort is asked, and again while nobody replies, as often as was fixed
-       beforehand; then the round continues without users, so that the number of rounds does not
-       depend on who was present.
+    1. *Request*: replies are requested from the cohort, and again while there are none, as often as
+       was fixed beforehand; then the round continues without users, so that the number of rounds
+       does not depend on who was present.
     2. *Release*: the sum of the replies, with noise, in one commit. The round uses up its row of
        noise in any case. The report is stored before that, so that nothing of it is lost if this
        step is interrupted.
@@ -256,7 +256,7 @@ class TrainingLoop:
         return self._cohort
 
     def _replies(self, round_index: int) -> Iterator[Reply]:
-        """1. The replies to the first attempt that gets any; an empty cohort is asked once."""
+        """1. The replies to the first attempt that gets any; an empty cohort has one attempt."""
         for attempt in itertools.count():
             self.clients.refresh()
             replies = self.clients.ask(round_index, self.cohort(round_index))

@@ -1,7 +1,8 @@
 """A model as its arrays: the trained ones as one flat vector, and the constant ones.
 
-Runs whose users train elsewhere (a program that brings updates, clients of a Flower app) describe a
-model by this layout. The run directory stores it, so that a released model has all of its arrays.
+Runs with users that train elsewhere (a program that brings updates, clients of a Flower app)
+describe a model by this layout. The run directory stores it, so that a released model has all of
+its arrays.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class ModelLayout:
         frozen_names = _matching(arrays, frozen)
         for name, array in arrays.items():
             check_type(name, array.dtype.name)
-        _refuse_statistics(arrays, frozen_names)
+        _reject_statistics(arrays, frozen_names)
         constants = dict[str, NDArray[Any]]()
         trained = dict[str, NDArray[Any]]()
         for name, array in arrays.items():
@@ -253,7 +254,7 @@ def _require_finite(name: str, array: NDArray[Any]) -> None:
         )
 
 
-def _refuse_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Collection[str]) -> None:
+def _reject_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Collection[str]) -> None:
     """Reject statistics of normalization layers that are not frozen.
 
     They are recognized by their names; in a list of arrays without names, by a mean and a variance

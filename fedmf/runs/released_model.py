@@ -93,10 +93,10 @@ def initial_parameters(path: Path, model: FlatModel) -> Tensor:
     """
     tensors = read_tensors(path)
     state = model.state(model.initial())
-    strangers = sorted(tensors.keys() - state.keys())
-    if strangers:
+    unknown = sorted(tensors.keys() - state.keys())
+    if unknown:
         raise ConfigError(
-            f"initial (file of the model) must hold its parameters alone; got {strangers[0]!r}."
+            f"initial (file of the model) must hold its parameters alone; got {unknown[0]!r}."
         )
     for name in sorted(tensors.keys() & model.constants.keys()):
         if not torch.equal(tensors[name], state[name].cpu()):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+import pydantic
 
 from fedmf.cohorts import COHORTS, Cohorts, CohortSchedule, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
@@ -39,8 +40,9 @@ from fedmf.runs.statistics import (
 from fedmf.runs.tasks import GIVEN, Classification, GivenTask, TaskSource, task_of, verified_object
 from fedmf.statements.privacy import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.training import LocalSGD, Task
-from fedmf.values import Field, Value, by_kind, dotted, value_of
+from fedmf.values import Field, Value, by_kind, checked, dotted, strict, value_of
 
+_WEIGHT: Final = strict(Annotated[float, pydantic.Field(ge=0)])
 #: Longest text, in characters, of a reported difference; longer values are only said to differ.
 _LONGEST_DIFFERENCE: Final = 120
 
@@ -140,11 +142,7 @@ class MechanismConfig:
                 " too."
             )
         Objective.parse(self.objective)
-        if not 0 <= self.second_moment_weight < math.inf:
-            raise ValueError(
-                "w (second_moment_weight) must be finite and at least 0; got "
-                f"{self.second_moment_weight!r}."
-            )
+        checked(_WEIGHT, "w (second_moment_weight)", self.second_moment_weight)
 
     @property
     def goal(self) -> Objective:

@@ -48,7 +48,7 @@ class TaskSource(Protocol):
 
     @property
     def seed(self) -> int:
-        """The public seed of all random choices that protect nobody."""
+        """The public seed of random choices that do not protect anyone."""
         ...
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
@@ -173,7 +173,7 @@ class NamedTask(TaskSource):
 
 
 def _numbers(dataset: Dataset) -> int:
-    """The count of numbers in an example's label; 0 if it is not made of real numbers."""
+    """The number of real numbers in an example's label; 0 for labels of another type."""
     labels = dataset.structure.labels
     if not labels.dtype.is_floating_point:
         return 0

@@ -71,12 +71,12 @@ class PrivacyStatement(dict[str, Any]):
 
         Args:
             full: whether everything is shown; otherwise at most twelve lines.
-            rest: where a short text says that the full statement is.
+            rest: the place of the full statement, for a short text.
 
         Guarantees:
-            It tells nothing about a single user but the worst user's ε, and depends on
-            participation only through lines that are marked as not private; of a statement that may
-            be public not at all.
+            The text reveals nothing about a single user except the worst user's ε. It depends on
+            participation only through lines that are marked as not private, and not at all for a
+            statement that may be public.
         """
         if not full:
             counts = ("statement", f"{self._counts()}: {rest}")
@@ -236,7 +236,7 @@ def _typical_users(s: Mapping[str, Any]) -> tuple[Fact, Fact]:
 
 
 def _facts(s: Mapping[str, Any]) -> Facts:
-    """All figures; those that the record of participation tells come last."""
+    """All figures; those from the record of participation come last."""
     if "composed" in s:
         return _composed(s)
     known_cohorts = None
@@ -296,7 +296,7 @@ def _integers(s: Mapping[str, Any]) -> str | None:
 
 
 def _spent(s: Mapping[str, Any]) -> list[Fact]:
-    """The figures that the record of participation tells, each marked as not private."""
+    """The figures from the record of participation, each marked as not private."""
     quantiles = s["epsilon_spent_quantiles"]
     repeats = "none repeated"
     if s["actual_min_separation"] is not None:
