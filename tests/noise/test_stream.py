@@ -282,7 +282,8 @@ torch.set_num_threads(1)
 digest = hashlib.sha256()
 for name in ("normalized-cgd", "banded-toeplitz", "normalized-blt", "tree"):
     C = build(name, Participation(12, 3, 4)).factorization
-    noise = NoiseStream(NoiseKey.from_seed(4), Domain.TRAINING, C.streaming_inverse(), 12, 20_000, 2.0**40)
+    key = NoiseKey.from_seed(4)
+    noise = NoiseStream(key, Domain.TRAINING, C.streaming_inverse(), 12, 20_000, 2.0**40)
     x = torch.zeros(12, 20_000, dtype=torch.int64)
     noise.release_rows(x)
     digest.update(x.numpy().tobytes())

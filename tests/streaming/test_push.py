@@ -481,7 +481,8 @@ def test_no_cell_rejects_anything(tmp_path: Path, more: str) -> None:
         bad = {"speed": cell, "city": "Graz"} if n % 2 else {"speed": 12.0, "city": cell}
         with PrivateStream(tmp_path / str(n), **asked) as stream:
             found = [stream.push(row, f"u{i}") for i, row in enumerate([rows[0], bad, rows[2]])]
-        shares = [(a.sum - b.sum) * a.t for a, b in zip(good, found, strict=True)]  # type: ignore[operator]
+        pairs = zip(good, found, strict=True)
+        shares = [(a.sum - b.sum) * a.t for a, b in pairs]  # type: ignore[operator]
         np.testing.assert_allclose(shares[0], 0 * shares[0], atol=1e-9)
         np.testing.assert_allclose(shares[1], shares[2], atol=1e-9)
         count = [schema.encoding().norm_bound * 3**-0.25] if more else []

@@ -84,7 +84,9 @@ class Pieces:
 
     def __init__(self, x: np.ndarray, seed: int) -> None:
         self.layout = Layout(("x0", "x1", "x2"))
-        self._x, self._at, self._rng = x, 0, random.Random(seed)
+        self._x = x
+        self._at = 0
+        self._rng = random.Random(seed)
 
     def read(self, most: int) -> RowBlock | None:
         low = self._at

@@ -25,7 +25,12 @@ from fedmf.cohorts import COHORTS
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
-from fedmf.mechanisms.registry import accepted_parameters, names, optional_parameters, own_name
+from fedmf.mechanisms.registry import (
+    accepted_parameters,
+    canonical_name,
+    names,
+    optional_parameters,
+)
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
 from fedmf.runs.run import Execution, MechanismConfig, Run, recorded_optimizer
@@ -282,7 +287,7 @@ def takes(table: str, kind: object, key: str) -> bool:
 
 
 def _mechanism_takes(kind: str, key: str) -> bool:
-    name = own_name(kind)
+    name = canonical_name(kind)
     if name not in names():
         return False
     parameters = {*accepted_parameters(name), *optional_parameters(name)}
