@@ -37,7 +37,9 @@ from fedmf.runs.directory import RunHeader
 from fedmf.training import Task
 from guarantees.small import CLIP, COHORT, NAMES, ROUNDS, USERS, aggregator, random_rows, run_of
 
-QUANTILE = fedmf.QuantileClipping(quantile=0.4, learning_rate=0.8, rounds_per_update=1, budget_share=0.25)
+QUANTILE = fedmf.QuantileClipping(
+    quantile=0.4, learning_rate=0.8, rounds_per_update=1, budget_share=0.25
+)
 PAIR = fedmf.MechanismConfig(second_moment_weight=1.0)
 DIMENSION = 21
 SHAPES = {"body.weight": (4, 3), "body.bias": (4,), "head": (5,)}
