@@ -81,7 +81,7 @@ RUNS = {
     "no noise": "privacy.kind=none privacy.epsilon= privacy.delta= privacy.noise-seed=",
     "grid, slices": "execution.messages=aggregate",
     "grid, per-user": "execution.messages=per-user",
-    "grid, several users a message": "execution.messages=per-user execution.users-per-message=3",
+    "grid, a message per user": "execution.messages=one-user",
 }
 STREAMS = {
     "stream, average": "",

@@ -20,8 +20,8 @@ from fedmf.errors import ConfigError, one_line
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.tables.configuration import (
     Scalar,
+    configuration_path,
     dotted_keys,
-    found_or_shipped,
     known_keys,
     overridden,
     read_toml,
@@ -131,7 +131,7 @@ class Sweep:
         Raises:
             ConfigError: unreadable, not TOML, an unknown key or variant, or no valid sweep.
         """
-        path = found_or_shipped(Path(path))
+        path = configuration_path(Path(path))
         fields = read_toml(path)
         keys: dict[str, Any] = {}
         for name, value in (overrides or {}).items():

@@ -185,7 +185,6 @@ class Subject:
             )
         execution = Execution(
             messages=path.messages,
-            users_per_message=path.users_per_message,
             workers=path.workers,
             evaluate_every=ROUNDS,
         )

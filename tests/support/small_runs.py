@@ -65,7 +65,6 @@ KEYS = {
     **_table("client", "epochs batch_size learning_rate momentum proximal engine", "local_"),
     **_table("client", "micro_batch", "local_"),
     **_table("execution", "messages workers worker_gpus round_timeout"),
-    **_table("execution", "users_per_message"),
     **_table("execution", "evaluate_every checkpoint_every output_dir"),
 }
 
