@@ -82,13 +82,14 @@ class IntegerNoise:
     failure: float
 
 
-def integer_noise(part: Part, std: float, mu: float) -> IntegerNoise:
+def integer_noise(part: Part, std: float, mu: float, finest: int = FINEST) -> IntegerNoise:
     """Choose the finest unit that a part with noise τ allows, by public numbers alone.
 
     Args:
         part: with its C, d and m.
         std: τ of the whole release in bounds; the part's is ``part.ratio`` times it.
         mu: μ of the whole release.
+        finest: B of the finest unit that may be chosen.
 
     Raises:
         ValueError: the noise is so large that no unit from 2⁻⁸ on suits it.
@@ -100,7 +101,7 @@ def integer_noise(part: Part, std: float, mu: float) -> IntegerNoise:
     row_std = math.sqrt(float(C.noise_row_variances().max()))
     tau = part.ratio * std
     deviations = _DEVIATIONS + mu * _ROOM
-    for bits in range(FINEST, COARSEST - 1, -1):
+    for bits in range(finest, COARSEST - 1, -1):
         units = tau * 2.0**bits * _ROOM
         farthest = deviations * units * row_std
         eta = rule.rounding(deviations * units, row_std)
@@ -154,17 +155,25 @@ NOTHING: Final = Rounding((), 0.0, 0.0)
 """Of a release without noise."""
 
 
-def rounding_of(parts: Sequence[Part], sensitivity: float, std: float) -> Rounding:
+def rounding_of(
+    parts: Sequence[Part], sensitivity: float, std: float, finest: Sequence[int] | None = None
+) -> Rounding:
     """Return the units of all parts of a release with noise τ, and what they cost together.
 
     Args:
         parts: at least one.
         sensitivity: s of the whole release, in bounds.
         std: τ of the whole release, in bounds; 0 for one without noise.
+        finest: B of the finest unit that each part may have; `FINEST` by default.
     """
     if std == 0:
         return NOTHING
-    noises = tuple(integer_noise(part, std, sensitivity / std) for part in parts)
+    if finest is None:
+        finest = [FINEST] * len(parts)
+    mu = sensitivity / std
+    noises = tuple(
+        integer_noise(part, std, mu, bits) for part, bits in zip(parts, finest, strict=True)
+    )
     squares = sum(
         (noise.movement / part.ratio) ** 2 for part, noise in zip(parts, noises, strict=True)
     )

@@ -153,9 +153,7 @@ class Plan:
         """
         if self.epsilon is None:
             return 0.0, None
-        if self.delta < _LEAST_DELTA:
-            raise ValueError(f"δ (delta) must be at least {_LEAST_DELTA:g}; got {self.delta:g}.")
-        plain = certified_sigma(self.epsilon, self.delta)
+        plain = certified_multiplier(self.epsilon, self.delta)
         if law is None:
             return plain, None
         try:
@@ -482,6 +480,17 @@ class Plan:
             second=None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
             unit=str(values["unit"]),
         )
+
+
+def certified_multiplier(epsilon: float, delta: float) -> float:
+    """Return σ for sensitivity 1 that gives (ε, δ), for a release of integers.
+
+    Raises:
+        ValueError: δ is too small, so that rare failures of integer noise would count.
+    """
+    if delta < _LEAST_DELTA:
+        raise ValueError(f"δ (delta) must be at least {_LEAST_DELTA:g}; got {delta:g}.")
+    return certified_sigma(epsilon, delta)
 
 
 def _claim_of(recorded: Mapping[str, Any] | None) -> RunAmplification | None:

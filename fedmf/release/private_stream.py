@@ -17,49 +17,13 @@ from fedmf.clipping.row_features import integer_features
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import pack, unpack
 from fedmf.ledger.released_integers import ReleasedIntegers, records_of
-from fedmf.matrices.second_moment import SecondMoment
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.schedule import KeySchedule
-from fedmf.noise.units import Part, Rounding
+from fedmf.release.row_plan import MOST_ROWS, RowPlan, StreamGuarantee
 
-#: Most rows of a release, which bounds the sums of integers.
-MOST_ROWS: Final = 1 << 25
 _NAMES: Final = ("first_noise", "second_noise")
 _DOMAINS: Final = (Domain.FIRST_MOMENT, Domain.SECOND_MOMENT)
-
-
-@dataclass(frozen=True, eq=False)
-class RowPlan:
-    """How rows become noisy sums, in plain numbers.
-
-    Args:
-        clip_norm: ζ, of a row.
-        second_moment: which second moment of a row is summed, where `parts` has one.
-        parts: C and size of the sums of rows, and of their second moments if these have noise of
-            their own.
-        rounding: unit and noise of each part.
-    """
-
-    clip_norm: float
-    second_moment: SecondMoment
-    parts: tuple[Part, ...]
-    rounding: Rounding
-
-    @property
-    def rounds(self) -> int:
-        """N, how many releases there are at most."""
-        return self.parts[0].factorization.rounds
-
-    @property
-    def units(self) -> list[float]:
-        """Units of the released sums: ζ·2⁻ᴮ, and ζ²·2⁻ᶠ of second moments with noise of their
-        own.
-        """
-        return [
-            self.clip_norm**power * 2.0**-bits
-            for power, bits in enumerate(self.rounding.bits, start=1)
-        ]
 
 
 class PrivateRows:
@@ -72,18 +36,24 @@ class PrivateRows:
     Guarantees:
         The two noises come from different domains of the key: no keystream block serves both. What
         leaves `add_noise` are sums of integers with noise, in numbers.
+
+    Raises:
+        ValueError: the noise of the plan is smaller than its noise multiplier needs.
     """
 
     def __init__(self, plan: RowPlan, keys: NoiseKey | KeySchedule) -> None:
+        plan.check_noise()
         self.plan = plan
         #: What draws noise, by its name in a saved state.
         self.noises: dict[str, NoiseStream] = {}
-        for name, domain, part, noise in zip(
-            _NAMES, _DOMAINS, plan.parts, plan.rounding.parts, strict=False
-        ):
-            C = part.factorization
-            self.noises[name] = NoiseStream(
-                keys, domain, C.streaming_inverse(), C.rounds, part.size, noise.std
+        for i, C in enumerate(plan.factorizations):
+            self.noises[_NAMES[i]] = NoiseStream(
+                keys,
+                _DOMAINS[i],
+                C.streaming_inverse(),
+                C.rounds,
+                plan.sizes[i],
+                plan.rounding.parts[i].std,
             )
 
     def clip_and_add(self, rows: Tensor, steps: int) -> list[Tensor]:
@@ -100,9 +70,9 @@ class PrivateRows:
         if len(rows) > MOST_ROWS * max(steps, 1):
             raise ValueError(f"m (rows of a step) must be at most {MOST_ROWS}; got {len(rows)}.")
         bits = self.plan.rounding.bits
-        integers, _ = clip_to_fixed_point(rows.to("cpu"), self.plan.clip_norm, bits[0])
+        integers, _ = clip_to_fixed_point(rows.to("cpu"), self.plan.users.norm_bound, bits[0])
         sums = [integers.view(steps, len(rows) // max(steps, 1), integers.shape[1]).sum(dim=1)]
-        if len(self.plan.parts) > 1:
+        if len(self.plan.factorizations) > 1:
             sums.append(integer_features(integers, self.plan.second_moment, steps, *bits))
         return sums
 
@@ -156,6 +126,7 @@ class StreamServer:
 
     Args:
         plan: of the rows.
+        guarantee: what the stream states to each user.
         estimates: what is made of noisy sums.
         ledger: of the stream, open for writing; its (n, k, b) is that of rows.
         key: of the noise of the stream.
@@ -171,12 +142,17 @@ class StreamServer:
     Guarantees:
         Only rows that were admitted are released, and each once. With a secret key each process
         draws its noise with a key of its own, from random bits that are durable before the first,
-        so copies of a state directory add independent noise.
+        so copies of a state directory add independent noise. Before the first, the needed noise is
+        computed again from matrices, contract and units.
+
+    Raises:
+        ValueError: the plan has less noise than the guarantee needs.
     """
 
     def __init__(
         self,
         plan: RowPlan,
+        guarantee: StreamGuarantee,
         estimates: Estimates,
         ledger: Ledger,
         key: NoiseKey,
@@ -184,11 +160,12 @@ class StreamServer:
         with_vectors: bool = False,
         kept: ReleasedIntegers | None = None,
     ) -> None:
+        guarantee.check(plan, ledger.participation)
         self.ledger = ledger
         self.keys = KeySchedule.of_record(key, ledger, records)
         self.step = ledger.released
-        self._plan = plan
         self._rows = PrivateRows(plan, self.keys)
+        self._every = guarantee.release_every
         self._estimates = estimates
         self._with_vectors = with_vectors
         self._kept = kept
@@ -270,18 +247,25 @@ class StreamServer:
 
         Args:
             rows: the next of the rows that were admitted, shape (rows, d); they are clipped.
-            steps: how many releases; each has as many rows as the others.
+            steps: how many releases; each has R rows, and the last of the stream the rest.
 
         Returns:
             First and second moments, a row a release. They must not leave before they are
             committed.
 
         Raises:
-            ValueError: more rows than were admitted.
+            ValueError: more rows than were admitted, or another number than releases have.
         """
         if len(rows) > self.waiting:
             raise ValueError(
                 f"rows (of a release) must be admitted; got {len(rows)} of {self.waiting}."
+            )
+        left = self.ledger.participation.rounds - self.ledger.released - self._released
+        rest = steps == 1 and len(rows) == left < self._every
+        if len(rows) != steps * self._every and not rest:
+            raise ValueError(
+                f"rows (of {steps} releases) must be {self._every} each, as planned; got"
+                f" {len(rows)}."
             )
         self.keys.ensure_opened(self.ledger)
         sums = self._rows.clip_and_add(rows, steps)

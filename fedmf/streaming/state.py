@@ -30,6 +30,7 @@ from fedmf.ledger.released_integers import FOLDER, ReleasedIntegers, create_fold
 from fedmf.matrices.arrays import Array
 from fedmf.noise.key import NoiseKey
 from fedmf.release.private_stream import StreamServer
+from fedmf.release.row_plan import StreamGuarantee
 from fedmf.streaming.stream_plan import StreamPlan
 
 KEY = "noise.key"
@@ -214,19 +215,24 @@ class StreamState:
     def server(self) -> StreamServer:
         """The stream as of the last commit; what its state says is checked."""
         rows = self.plan.mechanism.rows(self.plan.second_moment)
-        kept = None
-        if self.plan.settings.keep_releases:
-            kept = ReleasedIntegers(self.directory / FOLDER, sum(part.size for part in rows.parts))
-        server = StreamServer(
-            rows,
-            self.plan.estimates(),
-            self.ledger,
-            self.key,
-            self.position.records,
-            with_vectors=8 * self.plan.kept_numbers <= _MOST_KEPT,
-            kept=kept,
+        settings = self.plan.settings
+        guarantee = StreamGuarantee(
+            settings.epsilon, settings.delta, settings.adjacency, settings.release_every
         )
+        kept = None
+        if settings.keep_releases:
+            kept = ReleasedIntegers(self.directory / FOLDER, sum(rows.sizes))
         with rebuilding(f"stream state {self.directory}", LedgerError):
+            server = StreamServer(
+                rows,
+                guarantee,
+                self.plan.estimates(),
+                self.ledger,
+                self.key,
+                self.position.records,
+                with_vectors=8 * self.plan.kept_numbers <= _MOST_KEPT,
+                kept=kept,
+            )
             server.restore()
         return server
 
