@@ -13,9 +13,8 @@ from torch import Tensor
 from fedmf.clipping.bounded_add import FRACTION_BITS, add_integers
 from fedmf.clipping.clipped_rows import add_rows, check_clip_norm
 from fedmf.clipping.features import FeatureSum
-from fedmf.clipping.memory import parts_of, zero_vector
+from fedmf.clipping.memory import on_all_cores, parts_of, zero_vector
 from fedmf.clipping.user_statistics import StatisticSums, UserScalar
-from fedmf.clipping.workers import on_all_cores
 from fedmf.matrices.second_moment import SecondMoment
 
 #: 2³⁰ users of at most 2³¹ each stay inside an int64, with room for noise.

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedmf.clipping.clipped_rows import ClippedRows
 from fedmf.clipping.clipped_sum import ClippedSum
-from fedmf.clipping.workers import Workers, single_threaded_products
 from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
@@ -49,6 +48,7 @@ from fedmf.training.user_failures import (
     rows_in_place,
     silent,
 )
+from fedmf.training.workers import Workers, single_threaded_products
 
 #: Who trains: compiled steps, torch.func in groups of a fixed size, or plain differentiation.
 Path = Literal["compiled", "vmap", "loop"]
