@@ -63,7 +63,7 @@ class RuleWalk:
     def _row(self, k: Integers, stored: np.ndarray) -> Integers:
         t = len(self._k)
         given = [*self._k, k]
-        drawn = np.stack([given[s].reshape(-1) for s in self._rule.drawn(t, 1)])
+        drawn = np.stack([given[s].reshape(-1) for s in self._rule.innovation_rounds(t, 1)])
         x = np.empty((1, drawn.shape[1]), np.int64)
         self._rule.rows(self._rule.tables(t, 1), drawn, stored, 0, x)
         return x.reshape(self._shape)
