@@ -14,7 +14,7 @@ from support.child_processes import in_child
 from support.ledgers import CONTRACT, KEY, begin, commit, contents, go_on, participations, released
 
 from fedmf.errors import LedgerError, ParticipationViolation
-from fedmf.ledger.ledger import NOBODY, Ledger
+from fedmf.ledger.ledger import NO_USER, Ledger
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
@@ -173,7 +173,7 @@ def test_steps_of_a_stream(path: Path) -> None:
         assert (ledger.histories.min_separation, ledger.histories.max_participations) == (3, 2)
         ((found, content),) = ledger.contents()
         assert (found.records, content, found.pushes) == (2, b"12", b"pushed")
-        assert found.keys.tolist() == [0, NOBODY, 1, 0]
+        assert found.keys.tolist() == [0, NO_USER, 1, 0]
         assert ledger.histories.admits("b", 6)
         assert not ledger.histories.admits("a", 9)
 
