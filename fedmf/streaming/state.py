@@ -231,7 +231,7 @@ class StreamState:
                 self.key,
                 self.position.records,
                 with_vectors=8 * self.plan.kept_numbers <= _MOST_KEPT,
-                kept=kept,
+                released_integers=kept,
             )
             server.restore()
         return server
