@@ -58,7 +58,7 @@ class NoiseStream:
 
     X_t = k_t − R_t: k_t are the innovations of round t, R_t the nearest integers to a form of
     earlier rows. Past innovations are drawn again from their keys; only past rows, or sums of them,
-    are stored, and those can be made again at any time.
+    are stored, and those can be computed again at any time.
 
     Args:
         keys: the key of each row; a single key serves all of them.
@@ -235,8 +235,8 @@ class NoiseStream:
         """Go to a saved position after checking that it belongs to this very noise.
 
         Stored vectors are used if the state has any. They may precede an earlier row, `stored_t`,
-        for which the state has the digest of keys, `stored_openings`; then the rows since are made
-        again.
+        for which the state has the digest of keys, `stored_openings`; then the rows since are
+        computed again.
 
         Raises:
             ValueError: an entry is missing, or key, domain, dimension, C, τ or the keys of used
@@ -275,7 +275,7 @@ class NoiseStream:
         }
 
     def _replay(self) -> None:
-        """Bring the stored vectors to where they precede round t; earlier rows are made again."""
+        """Bring the stored vectors to where they precede round t, by computing rows again."""
         if self._stored_t == self._t:
             return
         start = self._rule.replay_start(self._t)

@@ -172,7 +172,7 @@ Form = TypeVar("Form", bound=StreamingInverse)
 
 
 class RowRule(ABC, Generic[Form]):
-    """How rows are made of innovations and of vectors stored in earlier rounds; abstract.
+    """A rule that makes rows of innovations and of vectors stored in earlier rounds; abstract.
 
     The stored vectors are a float64 matrix (`vectors`, length) that belongs to the caller. They
     precede one round: after `rows` they precede the round after its last.

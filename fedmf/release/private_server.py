@@ -96,7 +96,7 @@ class PrivateServer:
         noise; past rows that later ones need are drawn again with the keys that made them. With a
         public key a resumed run continues with the same noise as an uninterrupted one. Checkpoints
         hold the position of the noise and digests that identify it, and no past noise, which would
-        have to be guarded like the key: it is made again.
+        have to be guarded like the key: it is computed again.
     """
 
     def __init__(
@@ -342,8 +342,8 @@ class PrivateServer:
         """Return a checkpoint after a round.
 
         It holds θ, the states of the optimizer and the statistics, and the positions of the streams
-        of noise. Past noise, which is as secret as the key, is made again from there. If released
-        integers are written, it also holds those of the round.
+        of noise. Past noise, which is as secret as the key, is computed again from there. If
+        released integers are written, it also holds those of the round.
         """
         noise = self._updates.stream.state_dict()
         if self._second is not None:
