@@ -245,7 +245,7 @@ class MomentMechanism:
         return replace(self, first_std=first_std, second_std=second_std, rounding=rows.rounding)
 
     def rows(self, moment: SecondMoment) -> RowPlan:
-        """How rows become noisy sums; without units before `of_integers`."""
+        """Return the plan of its noisy sums, which has no units before `of_integers`."""
         matrices = (self.first,)
         if self.method.second_noise:
             matrices = (self.first, self.second_noise[0])

@@ -30,7 +30,7 @@ _TOLERANCE: Final = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class RowPlan:
-    """How rows become noisy sums, and how private that is.
+    """The matrices, units and noise by which rows become noisy sums, with their guarantee.
 
     Args:
         users: ζ of a row, the dimension class of its second moment, and the adjacency.
