@@ -38,7 +38,7 @@ _ATTEMPTS: Final = 3
 
 
 class Progress(NamedTuple):
-    """How far a ledger was committed.
+    """The progress of a ledger.
 
     Attributes:
         commits: their number.

@@ -17,10 +17,10 @@ jit_inline: Final[Any] = njit(**_OPTIONS)
 """Compile a function that only `compiled` functions of the same file call, as a part of each."""
 
 jit_contract: Final[Any] = njit(fastmath={"contract"}, **_OPTIONS)
-"""As `jit_inline`, but a product and a sum may be rounded once; bits then differ by processor."""
+"""`jit_inline` where a product and a sum may be rounded once; bits then differ by processor."""
 
 jit_reassoc: Final[Any] = njit(fastmath={"reassoc"}, **_OPTIONS)
-"""As `jit_inline`, but sums may be made in any order; nothing else is relaxed, such as NaN."""
+"""`jit_inline` where sums may be in any order; nothing else is relaxed, in particular not NaN."""
 
 
 def compiled(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -121,7 +121,7 @@ class KeySchedule:
 
     @property
     def opened(self) -> bool:
-        """Whether rows that were not released have a key."""
+        """True if rows that were not released have a key."""
         return self._sealed is None
 
     def open(self, first: int, salt: bytes) -> None:
