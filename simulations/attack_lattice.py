@@ -132,13 +132,16 @@ def evidence(low: Values, high: Values, lattice: Lattice) -> tuple[float, bool]:
     a0, b0 = paired(low, lattice)
     a1, b1 = paired(high, lattice)
     inside = (a0 * a1 > 0) & (b0 * b1 > 0)
-    a0, a1 = np.minimum(abs(a0), abs(a1)), np.maximum(abs(a0), abs(a1))
-    b0, b1 = np.minimum(abs(b0), abs(b1)), np.maximum(abs(b0), abs(b1))
-    square = (a0 * a0 + a1 * a1 + b0 * b0 + b1 * b1) / 2
-    points = 4.0**lattice.bits * (a1 - a0) * (b1 - b0) * np.exp(-square / 2) / (2 * math.pi)
+    near_a = np.minimum(abs(a0), abs(a1))
+    far_a = np.maximum(abs(a0), abs(a1))
+    near_b = np.minimum(abs(b0), abs(b1))
+    far_b = np.maximum(abs(b0), abs(b1))
+    square = (near_a * near_a + far_a * far_a + near_b * near_b + far_b * far_b) / 2
+    points = 4.0**lattice.bits * (far_a - near_a) * (far_b - near_b)
+    points = points * np.exp(-square / 2) / (2 * math.pi)
     total = 0.0
     for i in np.flatnonzero(inside & (points < _MOST_POINTS) & (square < _FARTHEST**2)):
-        found = count(a0[i], a1[i], b0[i], b1[i], lattice.bits)
+        found = count(near_a[i], far_a[i], near_b[i], far_b[i], lattice.bits)
         if not found:
             return -math.inf, True
         total += math.log(found / points[i])

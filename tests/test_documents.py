@@ -113,6 +113,17 @@ def test_the_audit_names_files_that_there_are() -> None:
     assert sorted(name for name in named if not (ROOT / name).is_file()) == []
 
 
+def test_the_glossary_names_code_that_exists() -> None:
+    page = (DOCS / "dev/glossary.md").read_text()
+    rows = re.findall(r"`(\w+)` \| `([\w/]+\.py)` \|$", page, re.MULTILINE)
+    assert len(rows) >= 40
+    lost = []
+    for name, file in rows:
+        if not re.search(rf"\b{name}\b", (ROOT / "fedmf" / file).read_text()):
+            lost.append((name, file))
+    assert lost == []
+
+
 def test_one_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert version == fedmf.__version__

@@ -83,7 +83,9 @@ def twins(tmp_path_factory) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {form: released_pair(folder / form, form, private=False) for form in FORMS}
 
 
-def noise_of(released: tuple[np.ndarray, np.ndarray], twin: tuple[np.ndarray, np.ndarray]):  # type: ignore[no-untyped-def]
+def noise_of(  # type: ignore[no-untyped-def]
+    released: tuple[np.ndarray, np.ndarray], twin: tuple[np.ndarray, np.ndarray]
+):
     return released[0] - twin[0], released[1] - twin[1]
 
 

@@ -123,7 +123,9 @@ def test_a_stop_between_checkpoints_loses_nothing(
 def test_only_true_stops_a_run(tmp_path: Path) -> None:
     for answer in (1, "yes", np.True_, [0]):
         place = tmp_path / f"{type(answer).__name__}"
-        assert not fedmf.simulate(RUN, place, on_round=lambda _, answer=answer: answer).stopped  # type: ignore[arg-type, misc, return-value]
+        on_round = lambda _, answer=answer: answer  # type: ignore[misc]  # noqa: E731
+        result = fedmf.simulate(RUN, place, on_round=on_round)  # type: ignore[arg-type]
+        assert not result.stopped
     assert fedmf.simulate(
         RUN, tmp_path / "true", on_round=lambda record: record.rounds == 3
     ).stopped

@@ -100,7 +100,8 @@ def main() -> None:
         theirs = aggregator.model
     same = all(np.array_equal(mine[name], theirs[name]) for name in START)
     print(
-        f"slope {mine['slope'][0]:.2f}, offset {mine['offset'][0]:.2f}; the same by callbacks: {same}"
+        f"slope {mine['slope'][0]:.2f}, offset {mine['offset'][0]:.2f};"
+        f" the same by callbacks: {same}"
     )
 
 

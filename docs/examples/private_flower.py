@@ -63,7 +63,6 @@ if __name__ == "__main__":
         evaluate_fn=central,
     )
     for number in (0, 10, 20):
-        print(
-            f"after {number} rounds: accuracy {result.evaluate_metrics_serverapp[number]['accuracy']:.3f}"
-        )
+        metrics = result.evaluate_metrics_serverapp[number]
+        print(f"after {number} rounds: accuracy {metrics['accuracy']:.3f}")
     print(strategy.statement().render_text())

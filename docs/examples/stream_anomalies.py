@@ -57,7 +57,8 @@ def main() -> float:
     limit = last.threshold(0.05)
     found, false = (100 * (scores > limit).mean() for scores in (malignant_scores, benign_scores))
     print(
-        f"above the threshold for 5 % false alarms: {found:.0f} % of malignant, {false:.0f} % of benign ones"
+        f"above the threshold for 5 % false alarms: {found:.0f} % of malignant,"
+        f" {false:.0f} % of benign ones"
     )
     truth = np.repeat([0, 1], [len(new), len(malignant)])
     area = float(roc_auc_score(truth, np.concatenate([benign_scores, malignant_scores])))

@@ -1,4 +1,7 @@
-"""``fedmf account`` and ``export``: the statement and the model of a directory."""
+"""``fedmf account`` and ``fedmf export``: the privacy statement and the model of a run or stream.
+
+Both read directories that a run or stream has written, finished or not, and change nothing there.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from fedmf.runs.directory import RunHeader
     from fedmf.statements.composition import PrivacyCost
     from fedmf.statements.statement import PrivacyStatement
+
+    #: A statement, and figures of the records for the operator by name.
+    Account = tuple[PrivacyStatement, dict[str, str]]
 
 
 def account(
@@ -48,119 +54,160 @@ def account(
 
     Example: fedmf account runs/a --public statement-public.json
     """
-    again = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
     if len(run_dirs) > 1:
-        from fedmf.statements.composition import compose
-
-        statement = compose([*map(_costs_of, run_dirs)], delta)
-        several = (
-            f"{statement['users_in_several']:,} by id; the same people under other ids are not"
-            " found"
-        )
-        operator = {"took part": f"{statement['users_participated']:,}", "in several": several}
+        statement, figures = _composition(run_dirs, delta)
     elif delta is not None:
         raise ConfigError("--delta takes several directories; got one.")
+    elif _is_stream(run_dirs[0]):
+        statement, figures = _stream_statement(run_dirs[0])
     else:
-        statement, operator = _of_one(run_dirs[0])
+        statement, figures = _run_statement(run_dirs[0])
     if public is not None:
-        from fedmf.ledger.durable_files import new_file
-
-        with new_file(public, mode=0o644) as file:
-            kept = statement.public()
-            file.write((kept.render_text() if public.suffix == ".txt" else kept.to_json()).encode())
+        _write_public(statement.public(), public)
     if as_json:
         typer.echo(statement.to_json(), nl=False)
         return
     if full:
         typer.echo(statement.render_text(), nl=False)
     else:
-        written = f" (written to {public})" if public else ""
-        typer.echo(f"May be published{written}:")
-        typer.echo(statement.public().render_text(False, again), nl=False)
-    quantiles = statement.get("epsilon_spent_quantiles")
-    if quantiles and statement["epsilon"] is not None:
-        from fedmf.accounting.rounding import at_least
-
-        spent = {
-            f"{who} {statement['unit']}": quantiles[at]
-            for who, at in (("worst", "1"), ("median", "0.5"))
-        }
-        operator = {name: f"spent ε {at_least(value)}" for name, value in spent.items()} | operator
+        heading = "May be published:"
+        if public is not None:
+            heading = f"May be published (written to {public}):"
+        command = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
+        typer.echo(heading)
+        typer.echo(statement.public().render_text(False, command), nl=False)
     typer.echo("\nOperator only, do not publish:")
-    for name, value in operator.items():
+    for name, value in (_spent(statement) | figures).items():
         typer.echo(f"  {name:<14} {value}")
 
 
-def _of_one(directory: Path) -> tuple[PrivacyStatement, dict[str, str]]:
-    """The statement of a run or stream, and figures of its records for the operator."""
-    if _is_stream(directory):
-        from fedmf.streaming import StreamState, account_stream
+def _write_public(statement: PrivacyStatement, path: Path) -> None:
+    """Write the public part of a statement to a new file: .txt as text, else JSON."""
+    from fedmf.ledger.durable_files import new_file
 
-        with StreamState.open(directory) as state:
-            counts = {
-                name.replace("_", " "): str(count)
-                for name, count in state.position.counts().items()
-            }
-        return account_stream(directory), counts
-    from fedmf.runs.directory import opened_record
+    text = statement.to_json()
+    if path.suffix == ".txt":
+        text = statement.render_text()
+    with new_file(path, mode=0o644) as file:
+        file.write(text.encode())
+
+
+def _spent(statement: PrivacyStatement) -> dict[str, str]:
+    """Return the spent ε of the worst and of the median user, for the operator."""
+    from fedmf.accounting.rounding import at_least
+
+    quantiles = statement.get("epsilon_spent_quantiles")
+    if not quantiles or statement["epsilon"] is None:
+        return {}
+    return {
+        f"worst {statement['unit']}": f"spent ε {at_least(quantiles['1'])}",
+        f"median {statement['unit']}": f"spent ε {at_least(quantiles['0.5'])}",
+    }
+
+
+def _composition(directories: list[Path], delta: float | None) -> Account:
+    """Return the statement of several runs and streams together, joined by user id."""
+    from fedmf.statements.composition import compose
+
+    costs = [_cost(directory) for directory in directories]
+    statement = compose(costs, delta)
+    shared = statement["users_in_several"]
+    figures = {
+        "took part": f"{statement['users_participated']:,}",
+        "in several": f"{shared:,} by id; the same people under other ids are not found",
+    }
+    return statement, figures
+
+
+def _stream_statement(directory: Path) -> Account:
+    """Return the statement of a stream with counts of its rows."""
+    from fedmf.streaming import StreamState, account_stream
+
+    counts = {}
+    with StreamState.open(directory) as state:
+        for name, count in state.position.counts().items():
+            counts[name.replace("_", " ")] = str(count)
+    return account_stream(directory), counts
+
+
+def _run_statement(directory: Path) -> Account:
+    """Return the statement of a run with figures of its ledger and failures."""
+    from fedmf.runs.directory import FAILURES, opened_record
     from fedmf.runs.run_statement import run_statement
 
     with opened_record(directory) as (header, ledger):
-        return run_statement(header, ledger), _counts(directory, header, ledger)
+        figures = _model(ledger)
+        figures["rounds"] = f"{ledger.released} released"
+        figures["contributions"] = _contributions(header, ledger)
+        return run_statement(header, ledger), figures | _failures(directory / FAILURES)
 
 
-def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str]:
-    """The newest model that was evaluated, contributions that arrived, how many count as zeros, and
-    why.
+def _model(ledger: Ledger) -> dict[str, str]:
+    """Return the metrics of the newest model that was evaluated."""
+    metrics = ledger.metrics()
+    if not metrics:
+        return {}
+    newest = max(metrics)
+    figures = []
+    for name, value in metrics[newest].items():
+        if value is not None and name != "epsilon":
+            figures.append(f"{name.replace('_', ' ')} {value:.4g}")
+    if not figures:
+        return {}
+    return {"model": f"{', '.join(figures)} after round {newest}"}
+
+
+def _contributions(header: RunHeader, ledger: Ledger) -> str:
+    arrived = ledger.histories.participations
+    if not ledger.released:
+        return f"{arrived} arrived"
+    per_round = arrived / ledger.released
+    planned = header.plan.users_per_round
+    return f"{arrived} arrived, {per_round:.1f} per round of {planned} planned"
+
+
+def _failures(file: Path) -> dict[str, str]:
+    """Return the number of contributions that count as zeros, and the reasons by stage.
 
     Raises:
         ConfigError: the file of failures cannot be read.
     """
-    from fedmf.runs.directory import FAILURES
-
-    file = directory / FAILURES
-    metrics = ledger.metrics()
     try:
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+        if not file.exists():
+            return {}
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
         failures = [json.loads(line) for line in lines if line.endswith("\n")]
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {file}: {error}.") from None
-    model = ", ".join(
-        f"{name.replace('_', ' ')} {value:.4g}"
-        for name, value in metrics.get(max(metrics, default=0), {}).items()
-        if value is not None and name != "epsilon"
-    )
-    rounds = ledger.released
-    size = header.plan.users_per_round
-    arrived = ledger.histories.participations
-    zero = sum(1 for one in failures if one.get("user"))
-    stages = Counter(str(one.get("stage")) for one in failures)
-    first = {str(one.get("stage")): str(one.get("reason"))[:100] for one in reversed(failures)}
-    each = f", {arrived / rounds:.1f} per round of {size} planned" if rounds else ""
-    return {
-        **({"model": f"{model} after round {max(metrics)}"} if model else {}),
-        "rounds": f"{rounds} released",
-        "contributions": f"{arrived} arrived{each}",
-        **({"of them zero": f"{zero} after a failure"} if zero else {}),
-        **{
-            f"  {stage}": f"{count}; the first: {first[stage]}"
-            for stage, count in stages.most_common()
-        },
-    }
+    zeros = 0
+    stages = Counter[str]()
+    first_reasons = dict[str, str]()
+    for failure in failures:
+        if failure.get("user"):
+            zeros += 1
+        stage = str(failure.get("stage"))
+        stages[stage] += 1
+        first_reasons.setdefault(stage, str(failure.get("reason"))[:100])
+    figures = {}
+    if zeros:
+        figures["of them zero"] = f"{zeros} after a failure"
+    for stage, count in stages.most_common():
+        figures[f"  {stage}"] = f"{count}; the first: {first_reasons[stage]}"
+    return figures
 
 
 def _is_stream(directory: Path) -> bool:
     from fedmf.runs.directory import LEDGER
 
-    if (directory / LEDGER).exists():  # runs need no more than this
+    if (directory / LEDGER).exists():  # a run, for which no module of streams is imported
         return False
     from fedmf.streaming import StreamState
 
     return StreamState.exists(directory)
 
 
-def _costs_of(directory: Path) -> PrivacyCost:
-    """The cost of a run or stream for each of its users."""
+def _cost(directory: Path) -> PrivacyCost:
+    """Return the cost of a run or stream for each of its users."""
     if _is_stream(directory):
         from fedmf.streaming import stream_costs
 
@@ -184,8 +231,8 @@ def export(
 
     model = ReleasedModel.of(run_dir)
     write_tensors(output, model.tensors, {"software": model.software, "rounds": str(model.rounds)})
-    entries = sum(tensor.numel() for tensor in model.tensors.values())
+    parameters = sum(tensor.numel() for tensor in model.tensors.values())
     typer.echo(
-        f"{output}: {entries:,} parameters in {len(model.tensors)} tensors after {model.rounds}"
+        f"{output}: {parameters:,} parameters in {len(model.tensors)} tensors after {model.rounds}"
         " rounds."
     )

@@ -1,5 +1,7 @@
-"""Commands and exit codes: 0 done, 1 a run that had to stop, 2 bad input, 130 or 143 a signal;
-errors are one line.
+"""The command line: its commands, one-line errors and exit codes.
+
+Exit codes are 0 for success, 1 for a run that had to stop, 2 for bad input, 130 or 143 for a
+signal.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from fedmf.cli.sweep_command import sweep
 from fedmf.errors import PlatformError, one_line
 from fedmf.version import __version__
 
-#: New objects, and collections of the younger generation, after which garbage is looked for.
+#: New objects, and collections of the younger generation, after which garbage is collected.
 _RARELY: Final = (100_000, 20, 50)
 #: The errors of the click that typer uses: the package, or in newer versions a copy of its own.
 _CLICK: Final[Any] = sys.modules[typer.BadParameter.__module__]
@@ -44,7 +46,7 @@ application = typer.Typer(
     suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
-#: In the order of the help, by what they are for.
+#: The commands by panel, in the order of the help.
 _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
     "Train": {"simulate": simulate, "sweep": sweep},
     "Plan": {"design": design},
@@ -54,10 +56,9 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
 }
 for _group, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():
-        _said = re.sub(
-            r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(_command) or ""
-        )  # a line for each paragraph
-        application.command(_name, help=_said, rich_help_panel=_group)(_command)
+        _lines = inspect.getdoc(_command) or ""
+        _paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", _lines)  # each paragraph becomes one line
+        application.command(_name, help=_paragraphs, rich_help_panel=_group)(_command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -82,9 +83,9 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process; never shows a traceback for bad input.
 
-    What a terminal cannot show, such as ε where the locale is C, is written as an escape: a run
-    does not end for it. Garbage is collected rarely while modules are loaded, since their objects
-    stay, and not at the end.
+    Characters that a terminal cannot show, such as ε where the locale is C, are written as escapes,
+    so that they do not end a run. Garbage is collected rarely while modules are loaded, since their
+    objects stay, and not at the end.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -101,11 +102,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         with interruption.watching():
             code = program().main(arguments, prog_name="fedmf", standalone_mode=False)
-        if interruption.number:  # typer makes an exit code of it, and so does Ray
-            return _fail(*interruption.ending)
-        return code if isinstance(code, int) else 0
+        if interruption.number:  # typer and Ray turn the signal into an exit code
+            return _fail(*interruption.message_and_code)
+        if isinstance(code, int):
+            return code
+        return 0
     except (KeyboardInterrupt, typer.Abort):
-        return _fail(*interruption.ending)
+        return _fail(*interruption.message_and_code)
     except _CLICK.NoArgsIsHelpError as error:
         typer.echo(error.format_message())
         return 2
@@ -125,17 +128,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def program() -> Any:
-    """The commands as typer makes them, with the help of arguments, which click 8.5 takes from
-    typer 0.20.
+    """Return the program of typer, with the help of arguments.
+
+    With click 8.5, typer 0.20 loses the help of arguments, so it is set here.
     """
     program: Any = typer.main.get_command(application)
-    for name, callback in (
-        (name, one) for group in _COMMANDS.values() for name, one in group.items()
-    ):
-        declared = inspect.signature(callback).parameters
-        for parameter in program.commands[name].params:
-            if isinstance(parameter, TyperArgument):
-                parameter.help = declared[str(parameter.name)].default.help
+    for commands in _COMMANDS.values():
+        for name, command in commands.items():
+            declared = inspect.signature(command).parameters
+            for parameter in program.commands[name].params:
+                if isinstance(parameter, TyperArgument):
+                    parameter.help = declared[str(parameter.name)].default.help
     return program
 
 

@@ -1,4 +1,4 @@
-"""``fedmf init`` and ``fedmf options``: a configuration to start from, and the keys it may have."""
+"""``fedmf init`` and ``fedmf options``: a configuration to start from, and all possible keys."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def options(
     from fedmf.runs.tables.reference import keys
 
     wanted = [word.lower() for word in words or []]
-    found = [
-        key
-        for key in keys()
-        if all(word in f"{key.dotted} {key.meaning}".lower() for word in wanted)
-    ]
-    for key in found:
-        typer.echo(f"{key.dotted}  ({key.type}, default {key.default})")
-        typer.echo(textwrap.indent(textwrap.fill(key.meaning, 100, break_on_hyphens=False), "    "))
-    if not found:
+    any_key = False
+    for key in keys():
+        description = f"{key.dotted} {key.meaning}".lower()
+        if all(word in description for word in wanted):
+            any_key = True
+            meaning = textwrap.fill(key.meaning, 100, break_on_hyphens=False)
+            typer.echo(f"{key.dotted}  ({key.type}, default {key.default})")
+            typer.echo(textwrap.indent(meaning, "    "))
+    if not any_key:
         raise ConfigError(
             f"no key has {' and '.join(map(repr, wanted))} in its name or description."
         )
 
 
-#: What one may start from: files of ``configs/start``, and what the first line of each says.
+#: Configurations to start from: files of ``configs/start``; the first line of each describes it.
 CASES = ("digits", "text", "amplified", "table")
 #: A Flower app without any privacy, to make private: a folder there.
 APP = "flower-app"
@@ -61,47 +61,52 @@ def init(
     """
     from fedmf.errors import ConfigError
     from fedmf.ledger.durable_files import create_directory, new_file
-    from fedmf.runs.tables.configuration import shipped_file
 
     if list_cases:
         for name in CASES:
-            first = (
-                shipped_file(f"start/{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
-            )
-            typer.echo(f"{name:<20} {first.removeprefix('# ')}")
+            first_line, _, _ = _start_file(name).partition("\n")
+            typer.echo(f"{name:<20} {first_line.removeprefix('# ')}")
         typer.echo(f"{APP:<20} A folder with a Flower app without privacy, to make private.")
         return
     if schema is not None and case != "table":
         raise ConfigError(f"--schema is only for CASE table; got {case!r}.")
-    file = output or Path(f"{case}.toml" if case in CASES else case)
     if case == APP:
-
-        def fill(made: Path) -> None:
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(
-                shipped_file("start/flower_app"), made, ignore=ignored, dirs_exist_ok=True
-            )
-            (made / "digits_app/plain_server_app.py").replace(made / "digits_app/server_app.py")
-
-        create_directory(file, "folder of the app", fill, mode=0o755)
+        folder = output or Path(APP)
+        create_directory(folder, "folder of the app", _copy_app, mode=0o755)
         typer.echo(
-            f"Wrote {file}. In Python: fedmf.flower.run_app({str(file)!r}, num_supernodes=40)"
+            f"Wrote {folder}. In Python: fedmf.flower.run_app({str(folder)!r}, num_supernodes=40)"
         )
         return
     if case not in CASES:
         raise ConfigError(
             f"CASE must be one of {', '.join((*CASES, APP))} (see --list); got {case!r}."
         )
-    text = shipped_file(f"start/{case}.toml").read_text(encoding="utf-8").replace("FILE", str(file))
+    file = output or Path(f"{case}.toml")
+    text = _start_file(case).replace("FILE", str(file))
     if schema is not None:
-        text = _named(text, schema)
+        text = _with_schema(text, schema)
     with new_file(file, mode=0o644) as opened:
         opened.write(text.encode())
     typer.echo(f"Wrote {file}. Edit it, then train: fedmf simulate {file}")
 
 
-def _named(text: str, schema: Path) -> str:
-    """The configuration with the file and the columns of a schema in place of the example's."""
+def _start_file(case: str) -> str:
+    from fedmf.runs.tables.configuration import shipped_file
+
+    return shipped_file(f"start/{case}.toml").read_text(encoding="utf-8")
+
+
+def _copy_app(folder: Path) -> None:
+    """Copy the Flower app into an empty folder, with the server app without privacy."""
+    from fedmf.runs.tables.configuration import shipped_file
+
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(shipped_file("start/flower_app"), folder, ignore=ignored, dirs_exist_ok=True)
+    (folder / "digits_app/plain_server_app.py").replace(folder / "digits_app/server_app.py")
+
+
+def _with_schema(text: str, schema: Path) -> str:
+    """Replace the file and the columns of the example configuration by those of a schema."""
     from fedmf.data import read_schema
 
     declared = read_schema(schema)
@@ -111,12 +116,10 @@ def _named(text: str, schema: Path) -> str:
             f"schema must have a user column and a category for the label; {schema} lacks one."
         )
     label = next((name for name in labels if name.lower() in ("label", "class")), labels[-1])
-    for key, example, mine in (
-        ("schema", "schema.toml", str(schema)),
-        ("user-column", "user", declared.user),
-        ("label-column", "label", label),
-    ):
-        text = text.replace(
-            f'{key} = "{example}"', f"{key} = {json.dumps(mine, ensure_ascii=False)}"
-        )
-    return text
+    text = text.replace('schema = "schema.toml"', f"schema = {_toml(str(schema))}")
+    text = text.replace('user-column = "user"', f"user-column = {_toml(declared.user)}")
+    return text.replace('label-column = "label"', f"label-column = {_toml(label)}")
+
+
+def _toml(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,8 @@
-"""``fedmf design``: a comparison of mechanisms before any training."""
+"""``fedmf design``: a comparison of mechanisms before any training.
+
+`fedmf.mechanisms.design` computes the rows; here they are printed as a table, drawn, or written as
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,22 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import typer
 
-from fedmf.cli.shared_options import ADJACENCY, BANDS, PARAMS, PLOT, flag, option
+from fedmf.cli.shared_options import (
+    PLOT,
+    adjacency_option,
+    bands_option,
+    flag,
+    option,
+    params_option,
+)
 from fedmf.participation import Adjacency, Participation
+
+#: Names of independent noise, with which the others are compared.
+_INDEPENDENT: Final = ("identity", "dp-sgd")
 
 
 def design(
@@ -29,11 +43,11 @@ def design(
     noise_multiplier: float | None = option(
         None, "S", "In place of --epsilon: standard deviation of the noise of C·x per clip norm."
     ),
-    adjacency: Adjacency = ADJACENCY,
+    adjacency: Adjacency = adjacency_option(),
     mechanism: list[str] = option([], "NAME", "Mechanism to evaluate; repeatable. Default: seven."),
     all_mechanisms: bool = flag("--all", "Compare all mechanisms."),
-    bands: int | None = BANDS,
-    param: list[str] = PARAMS,
+    bands: int | None = bands_option(),
+    param: list[str] = params_option(),
     workload: str = option(
         "prefix", "A", "Released sums: prefix, exponential:β, window:w, average or momentum:β."
     ),
@@ -62,20 +76,22 @@ def design(
 
     from fedmf.mechanisms.design import design as compute
     from fedmf.mechanisms.design_cache import THREAD_LIMITS
-    from fedmf.mechanisms.registry import own_name
+    from fedmf.mechanisms.registry import canonical_name
     from fedmf.runs.progress import bar
     from fedmf.values import parse_parameters
 
     os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))  # of libraries that are not loaded yet
-    contract = _participation(rounds, users, users_per_round, max_participations, min_separation)
+    participation = _participation(
+        rounds, users, users_per_round, max_participations, min_separation
+    )
     with bar(Console(stderr=True, markup=False), "mechanisms") as show:
-        arrived: list[str] = []
+        finished: list[str] = []
 
-        def begun(name: str) -> None:
-            show(len(arrived), None, name)
+        def show_started(name: str) -> None:
+            show(len(finished), None, name)
 
         rows = compute(
-            participation=contract,
+            participation=participation,
             epsilon=epsilon,
             delta=delta,
             adjacency=adjacency,
@@ -87,12 +103,12 @@ def design(
             mechanisms=mechanism or None,
             bands=bands,
             params=parse_parameters(param),
-            progress=begun,
-            arrived=lambda row: arrived.append(row["mechanism"]),
+            progress=show_started,
+            arrived=lambda row: finished.append(row["mechanism"]),
             processes=None,
             all_mechanisms=all_mechanisms,
         )
-    typed = {own_name(name): name for name in mechanism}
+    typed = {canonical_name(name): name for name in mechanism}
     rows = [{**row, "mechanism": typed.get(row["mechanism"], row["mechanism"])} for row in rows]
     ranked = sorted(rows, key=lambda row: row["objective_error"])
     if plot is not None:
@@ -106,10 +122,10 @@ def design(
 def _participation(
     rounds: int, users: int | None, users_per_round: int | None, k: int | None, b: int | None
 ) -> Participation:
-    """(n, k, b) as given, or for users who take turns.
+    """Return (n, k, b) as given, or for users who take turns.
 
     Raises:
-        typer.BadParameter: neither pair of options is whole.
+        typer.BadParameter: neither pair of options is complete.
     """
     from fedmf.cohorts import cyclic_participation
 
@@ -124,110 +140,171 @@ def _participation(
 
 
 def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
-    """A row for each mechanism as people read it."""
-    from fedmf.accounting.rounding import at_least
+    """Return the cells of the table by column, one row for each mechanism, without empty columns.
+
+    Args:
+        rows: the rows of the comparison.
+        wide: whether to add ε, MaxSE, RMSE, sensitivity and noise multiplier.
+    """
+    table = []
+    independent_error = _independent_error(rows)
+    for row in rows:
+        cells = _main_cells(row, independent_error)
+        if wide:
+            cells |= _wide_cells(row)
+        table.append(cells)
+    for column in list(table[0]):
+        if not any(cells[column] for cells in table):
+            for cells in table:
+                del cells[column]
+    return table
+
+
+def _independent_error(rows: Sequence[dict[str, Any]]) -> float | None:
+    errors = {row["mechanism"]: row["objective_error"] for row in rows}
+    for name in _INDEPENDENT:
+        if name in errors:
+            return errors[name]
+    return None
+
+
+def _main_cells(row: dict[str, Any], independent_error: float | None) -> dict[str, str]:
+    return {
+        "mechanism": _full_name(row),
+        _error_column(row): f"{row['objective_error']:.5g}",
+        "vs independent": _gain(row, independent_error),
+        "memory": _memory(row),
+        "per parameter": f"{row['nanoseconds_per_coordinate']:.0f} ns",
+    }
+
+
+def _error_column(row: dict[str, Any]) -> str:
     from fedmf.mechanisms.objective import Objective
+
+    return f"error ({Objective.parse(row['objective']).label})"
+
+
+def _full_name(row: dict[str, Any]) -> str:
+    """Return the name of a mechanism with its alias and parameters."""
     from fedmf.mechanisms.registry import families
 
-    also = {family.name: f" or {family.aliases[0]}" for family in families() if family.aliases}
-    label = Objective.parse(rows[0]["objective"]).label
-    errors = {row["mechanism"]: row["objective_error"] for row in rows}
-    independent = errors.get("identity", errors.get("dp-sgd"))
-    table = []
-    for row in rows:
-        params = ", ".join(f"{name} = {value:.4g}" for name, value in row["params"].items())
-        kept = row["memory_vectors"]
-        drawn = row["regenerated_vectors"]
-        error = row["objective_error"]
-        gain = (
-            ""
-            if independent is None
-            else f"{100 * (error / independent - 1):+.0f} %".replace("-", "−")
-        )
-        name = (
-            row["mechanism"] + also.get(row["mechanism"], "") + (f" ({params})" if params else "")
-        )
-        plain = row["mechanism"] in ("identity", "dp-sgd")
-        shown = {
-            "mechanism": name + ("" if plain or kept or drawn else ": independent noise"),
-            f"error ({label})": f"{error:.5g}",
-            "vs independent": "—" if plain else gain,
-            "memory": (
-                " + ".join(
-                    word
-                    for count, word in ((kept, f"{kept} × model"), (drawn, f"{drawn} regenerated"))
-                    if count
-                )
-                or "none"
-            ),
-            "per parameter": f"{row['nanoseconds_per_coordinate']:.0f} ns",
-        }
-        if wide:
-            shown |= {
-                "ε": "" if row["epsilon"] is None else at_least(row["epsilon"], 5),
-                "MaxSE": f"{row['max_se']:.5g}",
-                "RMSE": f"{row['rmse']:.5g}",
-                "sensitivity": (
-                    ("" if row["sensitivity_kind"] == "exact" else "≤ ")
-                    + at_least(row["sensitivity"], 5)
-                ),
-                "noise multiplier": (
-                    "" if row["noise_multiplier"] is None else at_least(row["noise_multiplier"], 5)
-                ),
-            }
-        table.append(shown)
-    return [
-        {name: row[name] for name in table[0] if any(one[name] for one in table)} for row in table
-    ]
+    name = row["mechanism"]
+    text = name
+    for family in families():
+        if family.name == name and family.aliases:
+            text += f" or {family.aliases[0]}"
+    if row["params"]:
+        params = [f"{param} = {value:.4g}" for param, value in row["params"].items()]
+        text += f" ({', '.join(params)})"
+    if name not in _INDEPENDENT and not row["memory_vectors"] and not row["regenerated_vectors"]:
+        text += ": independent noise"
+    return text
+
+
+def _gain(row: dict[str, Any], independent_error: float | None) -> str:
+    """Return the error in percent above (or below) that of independent noise."""
+    if row["mechanism"] in _INDEPENDENT:
+        return "—"
+    if independent_error is None:
+        return ""
+    percent = 100 * (row["objective_error"] / independent_error - 1)
+    return f"{percent:+.0f} %".replace("-", "−")
+
+
+def _memory(row: dict[str, Any]) -> str:
+    parts = []
+    if row["memory_vectors"]:
+        parts.append(f"{row['memory_vectors']} × model")
+    if row["regenerated_vectors"]:
+        parts.append(f"{row['regenerated_vectors']} regenerated")
+    return " + ".join(parts) or "none"
+
+
+def _wide_cells(row: dict[str, Any]) -> dict[str, str]:
+    from fedmf.accounting.rounding import at_least
+
+    epsilon = ""
+    if row["epsilon"] is not None:
+        epsilon = at_least(row["epsilon"], 5)
+    noise_multiplier = ""
+    if row["noise_multiplier"] is not None:
+        noise_multiplier = at_least(row["noise_multiplier"], 5)
+    sensitivity = at_least(row["sensitivity"], 5)
+    if row["sensitivity_kind"] != "exact":
+        sensitivity = f"≤ {sensitivity}"
+    return {
+        "ε": epsilon,
+        "MaxSE": f"{row['max_se']:.5g}",
+        "RMSE": f"{row['rmse']:.5g}",
+        "sensitivity": sensitivity,
+        "noise multiplier": noise_multiplier,
+    }
 
 
 def _show(
     rows: Sequence[dict[str, Any]],
     wide: bool,
     noise: float | None,
-    size: int | None,
+    users_per_round: int | None,
     compared: bool,
 ) -> None:
-    """Print the budget in a line, the table, and the recommended mechanism if none was named."""
+    """Print the budget in a line, the table, and the recommended mechanism if none was named.
+
+    Args:
+        rows: the rows of the comparison, the smallest error first.
+        wide: whether to show all columns.
+        noise: the noise multiplier, if it was given in place of ε.
+        users_per_round: m, if it was given.
+        compared: whether the mechanisms are fedmf's choice, so that one is recommended.
+    """
     from rich.console import Console
     from rich.table import Table
 
-    from fedmf.accounting.rounding import at_least
     from fedmf.mechanisms.design import recommended
 
     first = rows[0]
     console = Console(markup=False, highlight=False)
-    budget = "no budget: errors leave the noise multiplier out"
-    if noise is not None:
-        budget = f"noise {noise:g} per clip norm, δ = {at_least(first['delta'])}: ε of each row"
-    elif first["epsilon"] is not None:
-        budget = f"ε = {at_least(first['epsilon'])}, δ = {at_least(first['delta'])}"
     console.print(
         f"{first['rounds']} rounds, each user in at most {first['max_participations']} of them, at"
         f" least {first['min_separation']} apart; workload {first['workload']},"
-        f" {first['adjacency']} adjacency, sampling {first['sampling']}; {budget}",
+        f" {first['adjacency']} adjacency, sampling {first['sampling']}; {_budget(first, noise)}",
         soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False)
     cells = _table(rows, wide or noise is not None)
-    for at, name in enumerate(cells[0]):
-        table.add_column(name, justify="right" if at else "left", no_wrap=at > 0)
+    mechanism, *numbers = cells[0]
+    table.add_column(mechanism)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
     for row in cells:
         table.add_row(*row.values())
-    wider = Console(markup=False, highlight=False, width=160)
-    (console if console.is_terminal else wider).print(table)
+    if console.is_terminal:
+        console.print(table)
+    else:  # a file or pipe, which has no width
+        Console(markup=False, highlight=False, width=160).print(table)
     if compared:
         console.print(
             f"Recommended: {recommended(rows)['mechanism']}. Of the mechanisms within 5 % of the "
             "smallest error, its noise takes the least time.",
             soft_wrap=True,
         )
-    if size:
+    if users_per_round:
         console.print(
-            f"Errors are of the sum of updates; of their mean they are {size} times smaller."
+            "Errors are of the sum of updates; of their mean they are"
+            f" {users_per_round} times smaller."
         )
     if not (wide or noise):
         console.print("(--wide adds MaxSE, sensitivity and noise of each row.)")
+
+
+def _budget(row: dict[str, Any], noise: float | None) -> str:
+    from fedmf.accounting.rounding import at_least
+
+    if noise is not None:
+        return f"noise {noise:g} per clip norm, δ = {at_least(row['delta'])}: ε of each row"
+    if row["epsilon"] is not None:
+        return f"ε = {at_least(row['epsilon'])}, δ = {at_least(row['delta'])}"
+    return "no budget: errors leave the noise multiplier out"
 
 
 def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
@@ -238,26 +315,32 @@ def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     """
     from fedmf.figures import COLOURS, new_figure, style
 
+    names = []
+    errors = []
+    colours = []
+    labels = []
+    for row in rows:
+        error = row["objective_error"]
+        memory = _memory(row).replace("none", "no memory")
+        names.append(_full_name(row))
+        errors.append(error)
+        labels.append(f"{error:.4g}, {memory}")
+        if row["mechanism"] in _INDEPENDENT:
+            colours.append(COLOURS[1])
+        else:
+            colours.append(COLOURS[0])
     first = rows[0]
-    cells = _table(rows, wide=False)
     figure = new_figure(7, 0.32 * len(rows) + 1.5)
     axes = figure.subplots()
-    errors = [row["objective_error"] for row in rows]
-    colours = [COLOURS["vs independent" in row and row["vs independent"] == "—"] for row in cells]
-    bars = axes.barh([row["mechanism"] for row in cells], errors, color=colours)
-    memory = [row["memory"].partition(" (")[0].replace("none", "no memory") for row in cells]
-    axes.bar_label(
-        bars,
-        [f"{error:.4g}, {kept}" for error, kept in zip(errors, memory, strict=True)],
-        padding=4,
-    )
+    bars = axes.barh(names, errors, color=colours)
+    axes.bar_label(bars, labels, padding=4)
     axes.invert_yaxis()
     axes.margins(y=0.01)
-    budget = "" if first["epsilon"] is None else f", ε = {first['epsilon']:.4g}"
-    figure.suptitle(
-        f"{first['rounds']} rounds, each user in at most {first['max_participations']}{budget}"
-    )
-    label = next(name for name in cells[0] if name.startswith("error"))
-    style(axes, xlabel=f"{label} and memory of the noise", xlim=(0, 1.7 * max(errors)))
+    title = f"{first['rounds']} rounds, each user in at most {first['max_participations']}"
+    if first["epsilon"] is not None:
+        title += f", ε = {first['epsilon']:.4g}"
+    figure.suptitle(title)
+    xlabel = f"{_error_column(first)} and memory of the noise"
+    style(axes, xlabel=xlabel, xlim=(0, 1.7 * max(errors)))
     axes.grid(False, axis="y")
     figure.savefig(file, dpi=150)

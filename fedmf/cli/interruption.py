@@ -1,4 +1,8 @@
-"""What a command says when a signal stops it: how to continue."""
+"""The message of a command that a signal stops: how to continue it.
+
+`fedmf.cli.app` turns signals into `KeyboardInterrupt` and prints the message; a command says with
+`continuable` how its run can be continued.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,25 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """Which signal stopped the command, and how to continue as far as the command knew."""
+    """The signal that stopped the command, and the advice how to continue.
+
+    Attributes:
+        number: the number of the first signal, 0 before one.
+        advice: one sentence, empty before the command has given one.
+    """
 
     number = 0
-    how = ""
+    advice = ""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Turn SIGINT and SIGTERM into `KeyboardInterrupt`, and remember which came first."""
+        """Turn SIGINT and SIGTERM into `KeyboardInterrupt`, and record the first of them."""
         self.number = 0
-        self.how = ""
-        may = threading.current_thread() is threading.main_thread()
-        before = {number: signal.signal(number, self._stop) for number in _SIGNALS if may}
+        self.advice = ""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # Python allows handlers only in the main thread
+            return
+        before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
         try:
             yield
         finally:
@@ -32,31 +43,31 @@ class Interruption:
                 signal.signal(number, handler)
 
     @property
-    def ending(self) -> tuple[str, int]:
-        """What to say, in one line, and the exit code: 128 and the number of the signal, as of a
-        shell.
-        """
+    def message_and_code(self) -> tuple[str, int]:
+        """The message in one line, and the exit code of a shell: 128 plus the signal's number."""
         stopped = signal.Signals(self.number or signal.SIGINT)
-        how = self.how or "nothing was started: run the command again."
-        return f"stopped by {stopped.name}; {how}", 128 + stopped
+        advice = self.advice or "nothing was started: run the command again."
+        return f"stopped by {stopped.name}; {advice}", 128 + stopped
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.number = self.number or number
-        if not self.how:  # afterwards the command is ending already
+        if not self.advice:  # otherwise the command is ending already
             raise KeyboardInterrupt
 
 
-#: Of the command that this process carries out.
+#: The interruption of the command that this process runs.
 interruption: Final = Interruption()
 
 
 @contextmanager
-def going_on(how: Callable[[], str]) -> Iterator[None]:
-    """Within, a command that is stopped by a signal can be continued in the way that is then asked
-    for.
+def continuable(advice: Callable[[], str]) -> Iterator[None]:
+    """Record how to continue if a signal stops the block.
+
+    Args:
+        advice: called when the signal comes; returns one sentence, or "" if nothing has started.
     """
     try:
         yield
     except KeyboardInterrupt:
-        interruption.how = interruption.how or how()
+        interruption.advice = interruption.advice or advice()
         raise

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 #: Columns that have a panel each.
 _PANELS: Final = 6
-#: ReleaseBlock that are drawn, and that are read at once.
+#: Releases that are drawn.
 _POINTS = 1000
+#: Releases that are read at once.
 _BLOCK = 4096
-#: Columns whose names fit beside a matrix.
+#: Most columns with names that fit next to a matrix.
 _MOST_NAMES: Final = 15
 
 
@@ -31,17 +32,17 @@ def draw_stream(
     file: Path,
     last: PrivateRelease | None,
 ) -> None:
-    """Draw the released mean of each column in a panel, with a band of two standard errors of its
-    noise.
+    """Draw the released mean of each column in a panel, with two standard errors of its noise.
 
-    Correlations of the last release stand below them, as far as the noise lets any be told.
+    Correlations of the last release are below the means, if any of them exceeds the noise.
 
     Args:
-        renderer: of the stream.
-        releases: those from start to stop − 1; about a thousand are drawn, the last among them.
-        records: how many there are.
+        renderer: renderer of the stream.
+        releases: returns the releases from start to stop − 1; about a thousand are drawn, including
+            the last.
+        records: number of releases.
         file: .png, .svg or .pdf.
-        last: the last one.
+        last: the last release.
 
     Raises:
         ValueError: there are none.
@@ -57,22 +58,33 @@ def draw_stream(
         fields = renderer.fields(releases(start, stop))
         for name in parts.keys() & fields.keys():
             parts[name].extend(fields[name][chosen])
-    matrix = None if last is None else last.correlation
-    told = matrix is not None and bool(np.isfinite(matrix[np.triu_indices(len(matrix), 1)]).any())
-    shown = min(len(renderer.names), _PANELS)
-    heights = (max(1.7 * shown + 0.8, 3.2), min(2.4 + 0.3 * len(renderer.names), 7.0))
-    figure = new_figure(7, sum(heights) if told else heights[0])
-    top, *below = figure.subfigures(2, 1, height_ratios=heights) if told else (figure,)
-    _draw_means(top, parts, renderer.names[:shown], len(renderer.names))
-    if below and last is not None:
-        _draw_correlations(below[0], last, renderer.names)
+    panels = min(len(renderer.names), _PANELS)
+    means_height = max(1.7 * panels + 0.8, 3.2)
+    if last is not None and _any_correlation(last):
+        matrix_height = min(2.4 + 0.3 * len(renderer.names), 7.0)
+        figure = new_figure(7, means_height + matrix_height)
+        means, matrix = figure.subfigures(2, 1, height_ratios=(means_height, matrix_height))
+        _draw_correlations(matrix, last, renderer.names)
+    else:
+        figure = new_figure(7, means_height)
+        means = figure
+    _draw_means(means, parts, renderer.names[:panels], len(renderer.names))
     figure.savefig(file, dpi=150)
+
+
+def _any_correlation(release: PrivateRelease) -> bool:
+    """Return whether the noise lets any correlation be estimated."""
+    matrix = release.correlation
+    if matrix is None:
+        return False
+    return bool(np.isfinite(matrix[np.triu_indices(len(matrix), 1)]).any())
 
 
 def _draw_means(
     figure: Any, parts: dict[str, list[Any]], columns: Sequence[str], all_columns: int
 ) -> None:
-    mean, error = (np.array(parts[name]) for name in ("mean", "mean_standard_error"))
+    mean = np.array(parts["mean"])
+    error = np.array(parts["mean_standard_error"])
     low = mean - 2 * error
     high = mean + 2 * error
     times, label = _times(parts["t"], parts["timestamp"])
@@ -80,22 +92,26 @@ def _draw_means(
     for i, (axes, name) in enumerate(zip(panels, columns, strict=True)):
         axes.plot(times, mean[:, i], color=COLOURS[0], linewidth=1.4)
         axes.fill_between(times, low[:, i], high[:, i], color=COLOURS[0], alpha=0.18, linewidth=0)
-        ends = np.stack([low, high])[
-            :, len(mean) // 10 :, i
-        ]  # the noise of the first steps is largest
-        if (ends := ends[np.isfinite(ends)]).size:
+        # The first steps have the largest noise, so they do not set the limits of the axis.
+        ends = np.stack([low, high])[:, len(mean) // 10 :, i]
+        ends = ends[np.isfinite(ends)]
+        if ends.size:
             margin = 0.05 * np.ptp(ends) + 1e-9
             axes.set_ylim(ends.min() - margin, ends.max() + margin)
         style(axes, ylabel=name)
     panels[-1].set_xlabel(label)
     figure.align_ylabels()
-    more = "" if len(columns) == all_columns else f", first {len(columns)} of {all_columns} columns"
-    figure.suptitle(f"Released means (band: ±2 standard errors of the noise){more}", fontsize=11)
+    title = "Released means (band: ±2 standard errors of the noise)"
+    if len(columns) < all_columns:
+        title += f", first {len(columns)} of {all_columns} columns"
+    figure.suptitle(title, fontsize=11)
 
 
 def _times(steps: list[int], stamps: list[str]) -> tuple[Any, str]:
-    """The axis of time and its label: timestamps that are numbers or dates (with an offset:
-    in UTC) and never go back, else steps.
+    """Return the values of the time axis and its label.
+
+    They are the timestamps if these are numbers or dates (converted to UTC if they have an offset)
+    in ascending order, else the steps.
 
     >>> _times([1, 2], ["3", "5.5"])[0].tolist(), _times([1, 2], ["3", "x"])[0]
     ([3.0, 5.5], [1, 2])
@@ -105,34 +121,34 @@ def _times(steps: list[int], stamps: list[str]) -> tuple[Any, str]:
     text: Any = pd.Series(stamps, dtype=str)
     dates = pd.to_datetime(text, errors="coerce", format="mixed", utc=True).dt.tz_localize(None)
     for times in (pd.Series(pd.to_numeric(text, errors="coerce")), dates):
-        if stamps and times.is_monotonic_increasing:  # which no missing one is
+        if stamps and times.is_monotonic_increasing:  # False if any value is missing
             return times.to_numpy(), "timestamp"
-    return steps, "row of the stream" + (" (timestamps are not ordered times)" if stamps else "")
+    if stamps:
+        return steps, "row of the stream (timestamps are not ordered times)"
+    return steps, "row of the stream"
 
 
 def _draw_correlations(figure: Any, last: PrivateRelease, columns: Sequence[str]) -> None:
-    parts = last.correlation, last.correlation_low, last.correlation_high
-    value, low, high = map(np.array, parts)
+    value = np.array(last.correlation)
+    low = np.array(last.correlation_low)
+    high = np.array(last.correlation_high)
     d = len(value)
     axes = figure.subplots()
     np.fill_diagonal(value, 1.0)
     axes.set_facecolor("0.92")
     image = axes.imshow(value, cmap="RdBu_r", vmin=-1, vmax=1)
     figure.colorbar(image, ax=axes, shrink=0.7, label="correlation")
-    gray = "" if np.isfinite(value).all() else "\n(gray: too noisy to say)"
-    axes.set_title(f"Correlations in the last release{gray}", fontsize=11)
+    title = "Correlations in the last release"
+    if not np.isfinite(value).all():
+        title += "\n(gray: too noisy to say)"
+    axes.set_title(title, fontsize=11)
     if d <= _MOST_NAMES:
         axes.set_xticks(range(d), columns, rotation=30, ha="right", fontsize=9)
         axes.set_yticks(range(d), columns, fontsize=9)
         for i, j in zip(*np.nonzero(np.isfinite(value) & ~np.eye(d, dtype=bool)), strict=True):
             half = (high[i, j] - low[i, j]) / 2
-            dark = {"color": "white"} if abs(value[i, j]) > 0.7 else {}
-            axes.text(
-                j,
-                i,
-                f"{value[i, j]:.2f}\n±{half:.2f}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                **dark,
+            text = axes.text(
+                j, i, f"{value[i, j]:.2f}\n±{half:.2f}", ha="center", va="center", fontsize=8
             )
+            if abs(value[i, j]) > 0.7:
+                text.set_color("white")  # on a dark cell

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from fedmf.cli.interruption import going_on
+from fedmf.cli.interruption import continuable
 from fedmf.cli.shared_options import FULL, SETS, argument, flag, option
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def simulate(
         run = load_run(config, overrides)
     elif resume is not None:
         stored = recorded_run(resume)
-        run = run_of({**dotted_keys(stored), **overrides}) if overrides else stored
+        run = stored
+        if overrides:
+            run = run_of({**dotted_keys(stored), **overrides})
     else:
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")
     if dry_run:
@@ -81,35 +83,53 @@ def simulate(
         from fedmf.flower.apps import check_ray
         from fedmf.flower.apps import run_on_ray as train
 
-        check_ray()  # before anything is made
+        check_ray()  # before the run directory is created
     else:
         from fedmf.runs.simulation import run_in_process as train
-    default = Path("runs") / f"{config.stem if config else 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
-    place = resume or out or Path(run.execution.output_dir or default)
-    again = (
-        "all finished rounds are kept; continue with: fedmf simulate --resume"
-        f" {shlex.quote(str(place))}"
-    )
-    with going_on(lambda: again if place.is_dir() else ""):
-        opened = Session.start if resume is None else Session.resume
-        with opened(place, run, device) as session:
+    directory = resume or out or Path(run.execution.output_dir or _default_directory(config))
+
+    def how_to_continue() -> str:
+        if not directory.is_dir():
+            return ""
+        return (
+            "all finished rounds are kept; continue with: fedmf simulate --resume"
+            f" {shlex.quote(str(directory))}"
+        )
+
+    with continuable(how_to_continue):
+        if resume is None:
+            session = Session.start(directory, run, device)
+        else:
+            session = Session.resume(directory, run, device)
+        with session:
             with RunProgress(session) as view:
                 train(session, view)
                 session.draw()
-            _conclude(session, view, full)
+            _show_result(session, view, full)
 
 
-def _conclude(session: Session, view: RunProgress, full: bool) -> None:
-    """The result of the run, the answer first; what was spent is not private, and left to
-    account.
+def _default_directory(config: Path | None) -> Path:
+    name = "run"
+    if config is not None:
+        name = config.stem
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _show_result(session: Session, view: RunProgress, full: bool) -> None:
+    """Print the guarantee and the quality of the model.
+
+    The spent ε is left to ``fedmf account``, because it is not public.
     """
     from fedmf.runs.directory import FAILURES
 
     statement = session.statement()
     path = session.directory.path
     text = statement.render_text()
-    typer.echo(text if full else text.partition("\n")[0])
-    if quality := view.quality():
+    if not full:
+        text, _, _ = text.partition("\n")
+    typer.echo(text)
+    quality = view.quality()
+    if quality:
         typer.echo(f"Model: {quality}.")
     lists = (
         f"{len(statement['assumptions'])} assumptions, {len(statement['not_covered'])} things not"

@@ -1,29 +1,56 @@
-"""``fedmf stream``: private running means and covariances of a stream of rows."""
+"""``fedmf stream``: private running means and covariances of a stream of rows.
+
+The options become `fedmf.streaming.Settings`; `open_run` starts or continues the stream, and
+`fedmf.cli.stream_screen` writes the text for the screen.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
-from fedmf.cli.interruption import going_on
-from fedmf.cli.shared_options import ADJACENCY, BANDS, FULL, PARAMS, PLOT, flag, option
+from fedmf.cli.interruption import continuable
+from fedmf.cli.shared_options import (
+    FULL,
+    PLOT,
+    adjacency_option,
+    bands_option,
+    flag,
+    option,
+    params_option,
+)
 from fedmf.participation import Adjacency
+
+if TYPE_CHECKING:
+    from fedmf.streaming import Alarms, StreamRun
+    from fedmf.streaming.stream_rows import Reader, RowBlock
+
+#: The second panel of the help.
+_ADVANCED: Final = "Advanced"
+_advanced_option = partial(option, rich_help_panel=_ADVANCED)
+_advanced_flag = partial(flag, rich_help_panel=_ADVANCED)
 
 
 def stream(
     source: str = option(..., "FILE", "Input file, or - for standard input.", "--input"),
-    clip_norm: float | None = option(
-        None,
-        "Z",
-        "Clip norm ζ: longer rows are scaled down to this L2 norm. Default: from --schema.",
+    schema: Path | None = option(
+        None, "FILE", "Ranges of the columns (see fedmf schema); releases are in their units."
     ),
     epsilon: float = option(..., "E", "Privacy budget ε."),
     delta: float = option(..., "D", "Privacy budget δ."),
+    user_column: str | None = option(None, "NAME", "Column of user ids. Default: from --schema."),
+    row_level: bool = flag("--row-level", "Treat every row as a different user (no user column)."),
+    rows_per_user: int = option(1, "K", "Largest number of rows of one user that count, k."),
+    rounds: int | None = option(
+        None, "N", "Largest number of rows that count, n. Default: counted in FILE, and public."
+    ),
     output: Path | None = option(
         None,
         "FILE",
@@ -35,8 +62,14 @@ def stream(
         "Stores noise key and position, so that the same command continues.",
         "--state-dir",
     ),
-    rounds: int | None = option(
-        None, "N", "Largest number of rows that count, n. Default: counted in FILE, and public."
+    dry_run: bool = flag("--dry-run", "Show how large the noise would be, and release nothing."),
+    clip_norm: float | None = option(
+        None,
+        "Z",
+        "Clip norm ζ: longer rows are scaled down to this L2 norm. Default: from --schema.",
+    ),
+    columns: str | None = option(
+        None, "A,B", "Columns of numbers. Default: from --schema; rows that are arrays need none."
     ),
     release_every: int = option(
         1, "R", "Release only after R, 2R, … and n rows; fewer releases need less noise."
@@ -46,70 +79,66 @@ def stream(
         "A",
         "average, prefix, exponential:β, window:w or momentum:β; give two for two moments.",
     ),
-    method: Literal["joint", "independent", "concatenated", "post-processing"] = option(
-        "joint", None, "How both moments are made private (post-processing squares private rows)."
-    ),
-    second_moment: str = option(
-        "full", "S", "full (d×d), diagonal, trace (one number), or sizes of blocks such as 2,3."
-    ),
-    schema: Path | None = option(
-        None, "FILE", "Ranges of the columns (see fedmf schema); releases are in their units."
-    ),
-    user_column: str | None = option(None, "NAME", "Column of user ids. Default: from --schema."),
-    row_level: bool = flag("--row-level", "Treat every row as a different user (no user column)."),
-    rows_per_user: int = option(1, "K", "Largest number of rows of one user that count, k."),
-    min_separation: int | None = option(
-        None,
-        "B",
-        "Smallest distance of two rows of one user, b; larger needs less noise. Default: 1.",
-    ),
-    adjacency: Adjacency = ADJACENCY,
-    mechanism: list[str] = option(
-        ["auto"],
-        "NAME",
-        "Mechanism, as in fedmf design; give two for two moments. Default: smallest error.",
-    ),
-    bands: int | None = BANDS,
-    objective: str | None = option(
-        None,
-        "ERROR",
-        "Error that C minimises: rmse, max or last. Default: relative to a single release.",
-    ),
-    param: list[str] = PARAMS,
-    weight: str | None = option(
-        None, "L", "λ, α or τ of the method, or the goal of joint: mean, covariance or density."
-    ),
-    columns: str | None = option(
-        None, "A,B", "Columns of numbers. Default: from --schema; rows that are arrays need none."
-    ),
     timestamp: str | None = option(
         None, "COLUMN", "Column of times to publish: each release has the value of its last row."
-    ),
-    row_id: str | None = option(
-        None, "COLUMN", "Column of row ids to publish in the same way; never user ids."
-    ),
-    input_format: Literal["csv", "jsonl", "parquet"] | None = option(
-        None, None, "Default: from the suffix of FILE, or from its first byte."
-    ),
-    raw: bool = flag("--raw", "Also release weighted sums and the unprojected covariance."),
-    keep_releases: bool = flag(
-        "--keep-releases",
-        "Keep the released integers in DIR/released: anyone can check the statement.",
     ),
     alarms: Path | None = option(
         None,
         "FILE",
         "CSV of unusual rows, numbered from 1 below the header; not private, for the operator.",
     ),
-    scored: Path | None = option(
+    plot: Path | None = PLOT,
+    full: bool = FULL,
+    min_separation: int | None = _advanced_option(
+        None,
+        "B",
+        "Smallest distance of two rows of one user, b; larger needs less noise. Default: 1.",
+    ),
+    second_moment: str = _advanced_option(
+        "full", "S", "full (d×d), diagonal, trace (one number), or sizes of blocks such as 2,3."
+    ),
+    method: Literal["joint", "independent", "concatenated", "post-processing"] = _advanced_option(
+        "joint", None, "How both moments are made private (post-processing squares private rows)."
+    ),
+    weight: str | None = _advanced_option(
+        None, "L", "λ, α or τ of the method, or the goal of joint: mean, covariance or density."
+    ),
+    mechanism: list[str] = _advanced_option(
+        ["auto"],
+        "NAME",
+        "Mechanism, as in fedmf design; give two for two moments. Default: smallest error.",
+    ),
+    objective: str | None = _advanced_option(
+        None,
+        "ERROR",
+        "Error that C minimises: rmse, max or last. Default: relative to a single release.",
+    ),
+    bands: int | None = bands_option(_ADVANCED),
+    param: list[str] = params_option(_ADVANCED),
+    adjacency: Adjacency = adjacency_option(_ADVANCED),
+    input_format: Literal["csv", "jsonl", "parquet"] | None = _advanced_option(
+        None, None, "Default: from the suffix of FILE, or from its first byte."
+    ),
+    from_row: int = _advanced_option(1, "I", "Number in the stream of the first row of the input."),
+    row_id: str | None = _advanced_option(
+        None, "COLUMN", "Column of row ids to publish in the same way; never user ids."
+    ),
+    scored: Path | None = _advanced_option(
         None, "FILE", "With --alarms: score the rows of this file with the last release.", "--score"
     ),
-    false_alarms: float = option(0.01, "RATE", "Expected share of ordinary rows in --alarms."),
-    from_row: int = option(1, "I", "Number in the stream of the first row of the input."),
-    plot: Path | None = PLOT,
-    dry_run: bool = flag("--dry-run", "Show how large the noise would be, and release nothing."),
-    full: bool = FULL,
-    seed: int | None = option(None, "S", "Public noise seed for tests: reproducible, NOT private."),
+    false_alarms: float = _advanced_option(
+        0.01, "RATE", "Expected share of ordinary rows in --alarms."
+    ),
+    raw: bool = _advanced_flag(
+        "--raw", "Also release weighted sums and the unprojected covariance."
+    ),
+    keep_releases: bool = _advanced_flag(
+        "--keep-releases",
+        "Keep the released integers in DIR/released: anyone can check the statement.",
+    ),
+    seed: int | None = _advanced_option(
+        None, "S", "Public noise seed for tests: reproducible, NOT private."
+    ),
 ) -> None:
     """Release private running means and covariances of rows.
 
@@ -122,15 +151,14 @@ def stream(
     """
     from rich.console import Console
 
-    from fedmf.cli.stream_screen import answer, check_told, expected, first_lines
+    from fedmf.cli.stream_screen import answer, check_user_option, expected_noise, first_lines
     from fedmf.data import read_schema
     from fedmf.runs.progress import bar
     from fedmf.streaming import Alarms, Settings, open_run
     from fedmf.streaming.stream_rows import open_scored
     from fedmf.values import parse_parameters
 
-    if scored is not None and alarms is None:
-        raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
+    _check_companions(alarms, scored, state, keep_releases)
     settings = Settings(
         clip_norm=math.nan if clip_norm is None else clip_norm,
         schema=None if schema is None else read_schema(schema),
@@ -147,7 +175,7 @@ def stream(
         objective=objective,
         params=parse_parameters(param),
         second_moment=second_moment,
-        weight=_weight(weight),
+        weight=_number_or_goal(weight),
         adjacency=adjacency,
         columns=None if columns is None else tuple(columns.split(",")),
         timestamp=timestamp,
@@ -156,80 +184,120 @@ def stream(
         keep_releases=keep_releases,
         seed=seed,
     )
-    check_told(settings, row_level)
-    if keep_releases and state is None:
-        raise typer.BadParameter("--keep-releases needs --state-dir DIR, in which they are kept.")
-    output = None if output == Path("-") else output
-    if dry_run:
+    check_user_option(settings, row_level)
+    if output == Path("-"):
+        output = None
+    if dry_run:  # which leaves no file
         state = output = alarms = scored = None
-    rows = None if source == "-" else Path(source)
-    err = output is None and not dry_run
-    with (
-        ExitStack() as kept,
-        going_on(lambda: _how(state, rows)),
-        bar(Console(stderr=True, markup=False), "step") as show,
-        open_run(
-            state or Path(kept.enter_context(TemporaryDirectory(prefix="fedmf-stream-"))) / "state",
+    rows_file = None
+    if source != "-":
+        rows_file = Path(source)
+    to_stderr = output is None and not dry_run  # the releases go to standard output
+
+    with ExitStack() as stack:
+        directory = state or _temporary_directory(stack)
+        stack.enter_context(continuable(partial(_how_to_continue, state, rows_file)))
+        show = stack.enter_context(bar(Console(stderr=True, markup=False), "step"))
+        opened = open_run(
+            directory,
             settings,
-            rows,
+            rows_file,
             output,
             file_format=input_format,
             first_row=from_row,
-            progress=lambda steps, n: show(steps, n, ""),
+            progress=lambda step, n: show(step, n, ""),
             remembered=state is not None,
             raw=raw,
-        ) as (run, reader),
-    ):
-        # Before any row is released, and before there is a file of alarms.
-        others = scored and kept.enter_context(open_scored(scored, settings, run.plan.layout))
-        strange = (
-            None if alarms is None else kept.enter_context(Alarms(alarms, settings, false_alarms))
         )
+        run, reader = stack.enter_context(opened)
+
+        # Both files are opened before any row is released.
+        scored_rows = None
+        if scored is not None:
+            scored_rows = stack.enter_context(open_scored(scored, settings, run.plan.layout))
+        alarm_file = None
+        if alarms is not None:
+            alarm_file = stack.enter_context(Alarms(alarms, settings, false_alarms))
+
         for line in first_lines(run.plan):
-            typer.echo(line, err=err)
+            typer.echo(line, err=to_stderr)
         if dry_run:
-            typer.echo(expected(run.plan), nl=False)
+            typer.echo(expected_noise(run.plan), nl=False)
             return
+
         show(run.position.step, run.plan.rounds, "")
-        live = None if strange is None or others is not None else strange
-        run.feed(
-            reader,
-            rounds is None,
-            live and (lambda rows, first: live.watch(run.last(), rows, first)),
-        )
+        run.feed(reader, rounds is None, _watch(alarm_file, scored_rows, run))
         statement = run.conclude()
         last = run.last()
-        said = answer(run.plan, run.ahead, last, run.waiting)
+
+        text = answer(run.plan, run.ahead, last, run.waiting)
         if run.full:
-            said += (
+            text += (
                 f"WARNING: all {run.plan.rounds:,} rows of this stream have come; further rows of"
                 " the input are in no release. --rounds at its start leaves room for later rows.\n"
             )
-        if strange is not None:
-            if others is not None:
-                strange.score(last, others)
-            said += f"Not private, for the operator only: {strange}; see {alarms}.\n"
+        if alarm_file is not None and scored_rows is not None:
+            alarm_file.score(last, scored_rows)
+        if alarm_file is not None:
+            text += f"Not private, for the operator only: {alarm_file}; see {alarms}.\n"
         if plot is not None:
             from fedmf.cli.plots import draw_stream
 
             draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
-    rest = "--full" if state is None else "--full, or statement.txt in the state directory"
-    typer.echo(said + statement.render_text(full, rest), nl=False, err=err)
+    typer.echo(text + statement.render_text(full, _more(state)), nl=False, err=to_stderr)
 
 
-def _how(state: Path | None, rows: Path | None) -> str:
-    """How to continue a stream that was stopped."""
+def _check_companions(
+    alarms: Path | None, scored: Path | None, state: Path | None, keep_releases: bool
+) -> None:
+    """Reject options that have no effect without another one."""
+    if scored is not None and alarms is None:
+        raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
+    if keep_releases and state is None:
+        raise typer.BadParameter("--keep-releases needs --state-dir DIR, in which they are kept.")
+
+
+def _temporary_directory(stack: ExitStack) -> Path:
+    """Return a state directory that is removed when the stack is closed."""
+    folder = stack.enter_context(TemporaryDirectory(prefix="fedmf-stream-"))
+    return Path(folder) / "state"
+
+
+def _watch(
+    alarm_file: Alarms | None, scored_rows: Reader | None, run: StreamRun
+) -> Callable[[RowBlock, int], None] | None:
+    """Return the function that scores each row of the stream with the last release before it."""
+    if alarm_file is None or scored_rows is not None:
+        return None
+    return lambda rows, first: alarm_file.watch(run.last(), rows, first)
+
+
+def _more(state: Path | None) -> str:
+    """Return where the whole statement is."""
+    if state is None:
+        return "--full"
+    return "--full, or statement.txt in the state directory"
+
+
+def _how_to_continue(state: Path | None, rows_file: Path | None) -> str:
+    """Return how to continue a stream that was stopped."""
     if state is None:
         return (
             "without --state-dir the key is lost and the stream cannot continue; its releases stay"
             " public."
         )
-    other = "" if rows else " and the same rows, or with --from-row and the rows that follow"
-    return f"all finished rows are kept; continue with the same command{other}."
+    if rows_file is None:
+        return (
+            "all finished rows are kept; continue with the same command and the same rows, or with"
+            " --from-row and the rows that follow."
+        )
+    return "all finished rows are kept; continue with the same command."
 
 
-def _weight(text: str | None) -> float | str | None:
+def _number_or_goal(weight: str | None) -> float | str | None:
+    if weight is None:
+        return None
     try:
-        return None if text is None else float(text)
+        return float(weight)
     except ValueError:
-        return text
+        return weight

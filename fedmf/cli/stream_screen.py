@@ -1,5 +1,7 @@
-"""What a stream says to the person at the keyboard: what must be told first, and the answer at the
-end.
+"""The text of ``fedmf stream`` for the screen.
+
+It consists of what the user should know before the first step (`first_lines`), the noise to expect
+(`expected_noise`), and the last release in words (`answer`).
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ import math
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmf.data.table_reader import InputError
 from fedmf.streaming.private_release import PrivateRelease, Renderer, at_bounds, hidden
@@ -17,84 +20,84 @@ from fedmf.streaming.stream_plan import StreamPlan
 
 #: Columns that are shown one by one.
 _SHOWN: Final = 6
-#: How many standard deviations ζ² is at most above the mean of ‖x‖² where rows count as clipped.
+#: Rows count as clipped if ζ² is at most this many standard deviations above the mean of ‖x‖².
 _CLIPPED: Final = 0.7
-#: What may be wrong where almost no row is valid.
+#: The advice if almost no row is valid.
 _EMPTY: Final = (
     " If a column is empty, or has a wrong name, unit or format (text, times), all of its rows are"
     " invalid: operator.json in --state-dir counts them by column."
 )
 
 
-def check_told(settings: Settings, row_level: bool) -> None:
-    """Whether the users of the rows were given.
+def check_user_option(settings: Settings, row_level: bool) -> None:
+    """Reject a stream for which the users of the rows are not given, or are given twice.
 
     Args:
-        settings: of the stream.
-        row_level: whether every row was said to be another user's.
+        settings: settings of the stream.
+        row_level: whether --row-level is given: every row is from another user.
 
     Raises:
-        InputError: it was not, or both were.
+        InputError: neither --user-column nor --row-level is given, or both are.
     """
-    if row_level == (settings.user_column is not None):
-        raise InputError(
-            "the user of each row must be given: either --user-column NAME (or a schema), or"
-            " --row-level if every row is from a different person; got"
-            f" {'both' if row_level else 'neither'}."
-        )
+    if row_level != (settings.user_column is not None):
+        return
+    given = "neither"
+    if row_level:
+        given = "both"
+    raise InputError(
+        "the user of each row must be given: either --user-column NAME (or a schema), or"
+        f" --row-level if every row is from a different person; got {given}."
+    )
 
 
 def first_lines(plan: StreamPlan) -> list[str]:
-    """What a stream says before its first step; the same whatever the rows hold."""
+    """Return the lines before the first step, which do not depend on the rows."""
     settings = plan.settings
-    lines = []
+    lines = ["Every row counts as a different user. A person with several rows is protected less."]
     if settings.user_column is not None:
-        k = plan.participation.max_participations
-        b = plan.participation.min_separation
-        apart = "" if k == 1 or b == 1 else f", at least {b} rows apart"
-        each = (
-            f", at most {plan.rows_of_user} of them in one release"
-            if plan.every > 1 and k > 1
-            else ""
-        )
-        count = "row of each user counts" if k == 1 else "rows of each user count"
-        lines.append(f"At most {k} {count}{apart}{each}.")
-    else:
+        lines = [_participation(plan)]
+    if settings.schema is None:
         lines.append(
-            "Every row counts as a different user. A person with several rows is protected less."
+            f"Columns are not scaled. Rows with a norm above {settings.clip_norm:g} are scaled down"
+            " to it (--clip-norm), and invalid rows count as zeros. For columns of different size,"
+            " use a --schema."
         )
-    if settings.schema is not None:
-        if not settings.count_weight:
-            lines.append(
-                "WARNING: no column is nullable, so a row with a missing or unreadable cell counts"
-                " as the center of all columns, which biases means. If cells may be missing, set"
-                " nullable = true in the schema."
-            )
-        return lines
-    lines.append(
-        f"Columns are not scaled. Rows with a norm above {settings.clip_norm:g} are scaled down to"
-        " it (--clip-norm), and invalid rows count as zeros. For columns of different size, use a"
-        " --schema."
-    )
+    elif not settings.count_weight:
+        lines.append(
+            "WARNING: no column is nullable, so a row with a missing or unreadable cell counts"
+            " as the center of all columns, which biases means. If cells may be missing, set"
+            " nullable = true in the schema."
+        )
     return lines
 
 
-def expected(plan: StreamPlan) -> str:
-    """How large the noise will be: what --dry-run prints. It depends on n and the settings alone.
+def _participation(plan: StreamPlan) -> str:
+    """Return how many rows of each user count, in words."""
+    k = plan.participation.max_participations
+    b = plan.participation.min_separation
+    if k == 1:
+        return "At most 1 row of each user counts."
+    line = f"At most {k} rows of each user count"
+    if b > 1:
+        line += f", at least {b} rows apart"
+    if plan.every > 1:
+        line += f", at most {plan.rows_of_user} of them in one release"
+    return f"{line}."
 
-    Args:
-        plan: of the stream.
-    """
+
+def expected_noise(plan: StreamPlan) -> str:
+    """Return a table of the noise, which depends only on n and the settings, for --dry-run."""
     import pandas as pd
 
     at = np.unique([min(plan.every, plan.rounds), plan.rounds])
     names = Renderer(plan).names
-    encoding = plan.settings.encoding
-    scales = np.ones(len(names)) if encoding is None else encoding.units[:, 1]
+    scales = np.ones(len(names))
+    if plan.settings.encoding is not None:
+        scales = plan.settings.encoding.units[:, 1]
     errors = 1.96 * np.sqrt(plan.variances(0, at)) / plan.row_sums(0, at)
-    columns = {
-        f"mean after row {t:,} (±)": error * scales for t, error in zip(at, errors, strict=True)
-    }
+    columns = {}
+    for t, error in zip(at, errors, strict=True):
+        columns[f"mean after row {t:,} (±)"] = error * scales
     same = plan.settings.workloads[0] == plan.settings.workloads[-1]
     if same and plan.mechanism.method.second_noise and plan.second_moment.gives_covariance:
         error = np.sqrt(plan.variances(1, at[-1:])) / plan.row_sums(1, at[-1:])
@@ -109,18 +112,19 @@ def expected(plan: StreamPlan) -> str:
 def answer(
     plan: StreamPlan, position: Position, release: PrivateRelease | None, waiting: int
 ) -> str:
-    """The last release in words, and which rows are not in it; nothing depends on rows without
-    noise.
+    """Return the last release in words, and the number of rows that are not in it.
+
+    Without noise, the text depends only on user ids and the order of rows.
 
     Args:
-        plan: of the stream.
-        position: how far it is.
-        release: the last one, None if there is none.
-        waiting: rows that were admitted after it.
+        plan: plan of the stream.
+        position: position of the stream.
+        release: the last release, None if there is none.
+        waiting: number of rows that count and are in no release yet.
     """
-    lines = _left_out(plan, position)
+    lines = _rows_left_out(plan, position)
     if waiting:
-        due = min(-(-position.step // plan.every) * plan.every, plan.rounds)
+        due = min(math.ceil(position.step / plan.every) * plan.every, plan.rounds)
         lines.append(
             f"{waiting:,} rows wait for the release after {due:,} rows (--release-every, --rounds)."
         )
@@ -128,141 +132,174 @@ def answer(
         return "\n".join([*lines, "No release yet."]) + "\n"
     share = release.valid_share
     error = release.valid_share_standard_error
-    most = 1.0 if share is None or error is None else share + 2 * error
-    if share is not None and error is not None and most < 1:
-        lines.append(
-            f"{100 * max(share, 0):.0f} ± {200 * error:.2g} % of the rows that count are valid; the"
-            " others have a missing or unreadable cell, or a category that the schema does not"
-            " name."
-        )
+    largest_share = 1.0
+    if share is not None and error is not None:
+        largest_share = share + 2 * error
+        if largest_share < 1:
+            lines.append(
+                f"{100 * max(share, 0):.0f} ± {200 * error:.2g} % of the rows that count are valid;"
+                " the others have a missing or unreadable cell, or a category that the schema does"
+                " not name."
+            )
     lines += _table(plan, release)
     lines += _correlations(plan, release)
     lines += _errors(plan, release)
-    if clipped := _clipped(plan, release):
+    clipped = _clipped(plan, release)
+    if clipped is not None:
         lines.append(clipped)
     elif release.too_noisy or release.too_few:
+        warning = (
+            f"WARNING: {release.too_few or release.too_noisy}.{hidden(release)} More rows, tighter"
+            " bounds, fewer columns, fewer releases (--release-every), --weight covariance or a"
+            " larger epsilon help."
+        )
         zeros = plan.settings.schema is None and bool(
             (release.mean_low * release.mean_high <= 0).all()
         )
-        lines.append(
-            f"WARNING: {release.too_few or release.too_noisy}.{hidden(release)} More rows, tighter"
-            " bounds, fewer columns, fewer releases (--release-every), --weight covariance or a"
-            f" larger epsilon help.{_EMPTY if zeros or most < 0.05 else ''}"
-        )
+        if zeros or largest_share < 0.05:
+            warning += _EMPTY
+        lines.append(warning)
     return "\n".join(lines) + "\n"
 
 
-def _left_out(plan: StreamPlan, position: Position) -> list[str]:
-    """How many rows (k, b) and the horizon left out, which depends on ids and order alone."""
+def _rows_left_out(plan: StreamPlan, position: Position) -> list[str]:
+    """Return how many rows count, and why others do not, by user ids and order alone."""
     k = plan.participation.max_participations
     b = plan.participation.min_separation
-    reasons = [
-        (position.nameless, "of these without a user id, as invalid rows"),
-        (position.beyond_k, f"are over the limit of {k} per user (--rows-per-user)"),
-        (
-            position.within_b,
-            f"are fewer than {b} rows after another row of their user (--min-separation)",
-        ),
-    ]
-    told = [f"  {count:,} {why}" for count, why in reasons if count]
+    lines = [f"{position.step:,} of {position.row:,} rows count."]
+    if position.nameless:
+        lines.append(f"  {position.nameless:,} of these without a user id, as invalid rows")
+    if position.beyond_k:
+        lines.append(
+            f"  {position.beyond_k:,} are over the limit of {k} per user (--rows-per-user)"
+        )
+    if position.within_b:
+        lines.append(
+            f"  {position.within_b:,} are fewer than {b} rows after another row of their user"
+            " (--min-separation)"
+        )
     if 5 * (position.beyond_k + position.within_b) > position.row:
-        told.append(
+        lines.append(
             "  Means describe rows that count, with fewer of users who have many; no interval"
             " covers this."
         )
-    return [f"{position.step:,} of {position.row:,} rows count.", *told]
+    return lines
 
 
 def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
-    names = plan.layout.columns[: len(release.mean)]
-    head = f"after row {release.t:,}"
-    shown = _SHOWN if len(names) > _SHOWN + 1 else len(names)
-    wide = max(len(head), *(len(name) for name in names[:shown]))
-    lines = [f"{head:<{wide}}  {'mean [95 %]':<28}  standard deviation [95 %]"]
-    for i, name in enumerate(names[:shown]):
+    """Return means and standard deviations with 95 % intervals, a line for each column."""
+    all_names = plan.layout.columns[: len(release.mean)]
+    names = all_names
+    if len(all_names) > _SHOWN + 1:
+        names = all_names[:_SHOWN]
+    corner = f"after row {release.t:,}"
+    width = max(len(name) for name in (corner, *names))
+    lines = [f"{corner:<{width}}  {'mean [95 %]':<28}  standard deviation [95 %]"]
+    for i, name in enumerate(names):
         mean = "too few rows"
         if math.isfinite(release.mean[i]):
             low = release.mean_low[i]
             high = release.mean_high[i]
-            mean = _with_ends(np.clip(release.mean[i], low, high), low, high)
-        lines.append(f"{name:<{wide}}  {mean:<28}  {_deviation(release, i)}".rstrip())
-    return [*lines, *([f"… and {len(names) - shown} more columns"] if len(names) > shown else [])]
+            mean = _with_interval(np.clip(release.mean[i], low, high), low, high)
+        lines.append(f"{name:<{width}}  {mean:<28}  {_deviation(release, i)}".rstrip())
+    if len(names) < len(all_names):
+        lines.append(f"… and {len(all_names) - len(names)} more columns")
+    return lines
 
 
 def _deviation(release: PrivateRelease, i: int) -> str:
-    """Of a column, with its interval; what the noise is larger than is not said."""
+    """Return the standard deviation of column i with its interval, if it exceeds the noise."""
     if release.covariance is None:
         return ""
-    parts = (release.covariance_low, release.covariance, release.covariance_high)
-    low, value, high = (
-        math.nan if part is None else float(part[(i,) * part.ndim]) for part in parts
-    )
-    if not math.isfinite(value) or low <= 0:
-        return "too noisy" + (f" (at most {math.sqrt(high):.4g})" if math.isfinite(high) else "")
-    return (
-        f"{math.sqrt(value):.4g}"
-        if math.isnan(low)
-        else _with_ends(*map(math.sqrt, (value, low, high)))
-    )
+    variance = _variance(release.covariance, i)
+    low = _variance(release.covariance_low, i)
+    high = _variance(release.covariance_high, i)
+    if not math.isfinite(variance) or low <= 0:
+        if math.isfinite(high):
+            return f"too noisy (at most {math.sqrt(high):.4g})"
+        return "too noisy"
+    if math.isnan(low):
+        return f"{math.sqrt(variance):.4g}"
+    return _with_interval(math.sqrt(variance), math.sqrt(low), math.sqrt(high))
 
 
-def _with_ends(value: float, low: float, high: float) -> str:
-    """A number with its interval, and digits that tell the ends apart.
+def _variance(covariance: NDArray[np.float64] | None, i: int) -> float:
+    """Return the variance of column i from a covariance or from variances; NaN without them."""
+    if covariance is None:
+        return math.nan
+    if covariance.ndim == 1:
+        return float(covariance[i])
+    return float(covariance[i, i])
 
-    >>> _with_ends(12.3456, 11.5, 13.2), _with_ends(7.25, 7.2496, 7.2504)
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    """Return a number with its interval, with enough digits to distinguish the ends.
+
+    >>> _with_interval(12.3456, 11.5, 13.2), _with_interval(7.25, 7.2496, 7.2504)
     ('12.35 [11.5, 13.2]', '7.25 [7.2496, 7.2504]')
     """
-    digits = next((some for some in range(4, 18) if f"{low:.{some}g}" != f"{high:.{some}g}"), 4)
-    return f"{value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
+    for digits in range(4, 18):
+        if f"{low:.{digits}g}" != f"{high:.{digits}g}":
+            return f"{value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
+    return f"{value:.4g} [{low:.4g}, {high:.4g}]"
 
 
 def _correlations(plan: StreamPlan, release: PrivateRelease) -> list[str]:
+    """Return the largest correlation, and how many of them differ from 0 beyond the noise."""
     if release.correlation is None or len(release.mean) == 1:
         return []
-    i, j = np.triu_indices(len(release.mean), 1)
-    parts = release.correlation, release.correlation_low, release.correlation_high
-    values, low, high = (np.asarray(part)[i, j] for part in parts)
-    told = np.isfinite(values)
-    if not told.any():
+    above_diagonal = np.triu_indices(len(release.mean), 1)
+    values = np.asarray(release.correlation)[above_diagonal]
+    low = np.asarray(release.correlation_low)[above_diagonal]
+    high = np.asarray(release.correlation_high)[above_diagonal]
+    finite = np.isfinite(values)
+    if not finite.any():
         return ["correlations: too noisy"]
     at = int(np.nanargmax(np.abs(values)))
-    pair = ", ".join(plan.layout.columns[place] for place in (i[at], j[at]))
-    found = f"{pair}: {values[at]:.2f} [{low[at]:.2f}, {high[at]:.2f}]"
-    if len(i) == 1:
-        return [f"correlation {found}"]
-    apart = int(np.sum(told & ((low > 0) | (high < 0))))
+    i, j = above_diagonal
+    columns = plan.layout.columns
+    largest = (
+        f"{columns[i[at]]}, {columns[j[at]]}: {values[at]:.2f} [{low[at]:.2f}, {high[at]:.2f}]"
+    )
+    if len(values) == 1:
+        return [f"correlation {largest}"]
+    nonzero = int(np.sum(finite & ((low > 0) | (high < 0))))
     return [
-        f"The 95 % intervals of {apart} of {len(i)} correlations exclude 0; the largest is {found}"
+        f"The 95 % intervals of {nonzero} of {len(values)} correlations exclude 0; the largest is"
+        f" {largest}"
     ]
 
 
 def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
-    """The error of the last means, compared with one release of all rows."""
+    """Return the noise of the last means, compared with one release of all rows."""
     if plan.settings.workloads[0] != "average" or plan.releases == 1:
         return []
     at = np.array([release.t])
     error = float(np.sqrt(plan.variances(0, at)[0]) / plan.row_sums(0, at)[0])
     ratio = f"{error / plan.one_shot_error(release.t):.2g}"
     k = plan.participation.max_participations
-    times = "that" if ratio == "1" else f"{ratio} times the noise"
-    price = f" It grows with the {k} rows per user that count (--rows-per-user)." if k > 1 else ""
-    return [
-        f"The noise of the means is {times} of a single release of all {release.t:,} "
-        f"rows at the same epsilon ({plan.releases:,} releases; --release-every).{price}"
-    ]
+    comparison = f"{ratio} times the noise"
+    if ratio == "1":
+        comparison = "that"
+    line = (
+        f"The noise of the means is {comparison} of a single release of all {release.t:,} "
+        f"rows at the same epsilon ({plan.releases:,} releases; --release-every)."
+    )
+    if k > 1:
+        line += f" It grows with the {k} rows per user that count (--rows-per-user)."
+    return [line]
 
 
 def _clipped(plan: StreamPlan, release: PrivateRelease) -> str | None:
-    """A warning if many rows were probably clipped; of released numbers alone, so it is
-    post-processing.
+    """Return a warning if many rows were probably clipped, as post-processing of the release.
 
     With a schema it is for columns with a mean at a bound (`at_bounds`). Without one:
 
     With the released mean μ and covariance Σ of the clipped rows, ‖x‖² has mean m = ‖μ‖² + tr Σ
     and, for Gaussian rows, variance s² = 2·tr Σ² + 4·μᵀΣμ. The rule is m + 0.7·s ≥ ζ²: one row in
-    four would be longer than ζ. Below are rows uniform in a box, or in a ball of up to 3
-    dimensions, that ζ just encloses; above is a pair of standard normal columns at ζ = 1.5, of
-    which a third is clipped, and rows of norm ζ.
+    four would be longer than ζ. The rule warns of a pair of standard normal columns at ζ = 1.5, of
+    which a third is clipped, and of rows of norm ζ. It does not warn of rows that are uniform in a
+    box, or in a ball of up to 3 dimensions, just enclosed by ζ.
     """
     if plan.settings.encoding is not None:
         return at_bounds(release, plan.settings.encoding)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedmf.cli.interruption import going_on
+from fedmf.cli.interruption import continuable
 from fedmf.cli.shared_options import SETS, argument, flag, option
 
 if TYPE_CHECKING:
@@ -55,25 +55,29 @@ def sweep(
     from fedmf.runs.tables.configuration import parse_assignments
     from fedmf.sweeps import Sweep, run_sweep
 
-    asked = Sweep.from_config(file, parse_assignments(assignments), only)
+    plan = Sweep.from_config(file, parse_assignments(assignments), only)
     if dry_run:
-        _show_plan(asked, processes)
+        _show_plan(plan, processes)
         return
-    place = out or Path("sweeps") / file.stem
+    directory = out or Path("sweeps") / file.stem
+    command = ["fedmf", "sweep", str(file)]
+    for assignment in assignments:
+        command += ["--set", assignment]
+    for name in only:
+        command += ["--variant", name]
+    command += ["--out", str(directory), "--processes", str(processes)]
+    if keep_runs:
+        command.append("--keep-runs")
+    advice = f"all finished runs are kept; continue with: {shlex.join(command)}"
     console = Console(stderr=True, markup=False, highlight=False)
-    sets = [word for assignment in assignments for word in ("--set", assignment)]
-    sets += [word for name in only for word in ("--variant", name)]
-    again = ["fedmf", "sweep", str(file), *sets, "--out", str(place), "--processes", str(processes)]
-    again += ["--keep-runs"] * keep_runs
-    said = f"all finished runs are kept; continue with: {shlex.join(again)}"
-    with going_on(lambda: said), bar(console, "runs") as show:
+    with continuable(lambda: advice), bar(console, "runs") as show:
 
-        def tell(done: int, total: int, line: str) -> None:
+        def report(done: int, total: int, line: str) -> None:
             show(done, total, "")
             if line:
                 console.print(line, soft_wrap=True)
 
-        result = run_sweep(asked, place, processes, threads, keep_runs, tell)
+        result = run_sweep(plan, directory, processes, threads, keep_runs, report)
     typer.echo(result.text())
     typer.echo(f"Directory: {result.path}")
     if result.failures:
@@ -97,7 +101,8 @@ def _show_plan(sweep: Sweep, processes: int) -> None:
             f"{cell}: {tuning} tuning and {len(sweep.seeds)} reported runs of about {cost:,.1f} s"
         )
     if sweep.tuned:
-        typer.echo("tuned: " + "; ".join(described(candidate) for candidate in sweep.candidates))
+        candidates = [described(candidate) for candidate in sweep.candidates]
+        typer.echo(f"tuned: {'; '.join(candidates)}")
     typer.echo(
         f"{len(sweep.promises)} different runs, about {seconds / processes / 60:,.1f} minutes with "
         f"--processes {processes}, not counting evaluation, commits and runs that cells share."

@@ -45,7 +45,7 @@ _WIDEST = tl.constexpr(WIDEST)
 @triton.jit
 def _differences(row, origin, at, length, inside, SHIFTED: tl.constexpr):
     """Return row − origin, computed in float32, as float64; zeros beyond the vector."""
-    if inside:  # noqa: SIM108
+    if inside:
         x = tl.load(row + at)
     else:
         x = tl.load(row + at, mask=at < length, other=0.0)

@@ -1,4 +1,4 @@
-"""Federated data sets: who holds which examples, and schemas of tables and streams."""
+"""Federated data sets, each with its users and their examples, and schemas of tables."""
 
 from typing import Final
 
@@ -30,7 +30,7 @@ __all__ = [
     "read_schema",
 ]
 
-#: What `[data]` may be, by kind.
+#: Classes of the table `[data]`, by kind.
 DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(
     Digits, Synthetic, Table, Hub, OnNodes, Idx
 )

@@ -1,8 +1,8 @@
-"""Cells as text, numbers or ids of users: what one becomes depends on it and its column's type.
+"""Conversion of table cells to text, numbers or user ids, each cell independently of the others.
 
-Columns are Arrow arrays as `fedmf.data.table_reader` and `column_of` give them, whole or in chunks,
-or lists of text. A cell that cannot be parsed is a null, or NaN, and raises nothing; a column whose
-*type* holds nothing of the kind is rejected.
+Columns are Arrow arrays as `fedmf.data.table_reader` and `column_of` return them, whole or in
+chunks, or lists of strings. A cell that cannot be parsed becomes null or NaN and raises nothing; a
+column is rejected if its *type* cannot hold such cells.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -25,25 +24,30 @@ from fedmf.data.table_reader import format_of, is_number, open_table
 
 types = arrow.types
 _TEXT: Final = (
-    *(types.is_string, types.is_large_string, types.is_string_view),
-    *(types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary),
+    types.is_string,
+    types.is_large_string,
+    types.is_string_view,
+    types.is_binary,
+    types.is_large_binary,
+    types.is_binary_view,
+    types.is_fixed_size_binary,
 )
-#: Whole numbers that float64 tells apart lie below this; of smaller floating types below other
-#: powers of 2.
+#: By the bits of a floating type, the bound below which it represents every integer exactly.
 _EXACT: Final = {16: 2**11, 32: 2**24, 64: 2**53}
 _POINT_ZERO: Final = re.compile(r"([+-]?[0-9]{1,400})\.0*")
-#: As Python, NumPy and Arrow write large floats; an id such as "12e5" is none.
+#: Large floats as Python, NumPy and Arrow write them; an id such as "12e5" does not match.
 _POWER: Final = re.compile(r"[+-]?[0-9](\.[0-9]+)?[eE]\+[0-9]{1,3}")
-#: A byte order mark, at the front of a file or copied with a cell.
+#: A byte order mark, at the start of a file or copied with a cell.
 _MARK: Final = "\ufeff"
 
 
 def column_of(values: Any) -> Any:
-    """An array, a list or a column of a data frame as an Arrow array; of several types as text,
-    cell by cell.
+    """Return an array, a list or a column of a data frame as an Arrow array.
 
-    Guarantees: what a cell is as a number or an id depends neither on other cells nor on how it is
-    typed.
+    Cells of several types become strings, cell by cell.
+
+    Guarantees: the number or id that a cell stands for depends neither on other cells nor on the
+    type in which it is stored.
 
     >>> column_of([7, "ann", None, 7.5]).to_pylist()
     ['7', 'ann', None, '7.5']
@@ -52,70 +56,77 @@ def column_of(values: Any) -> Any:
         return values
     try:
         column = arrow.array(values, from_pandas=True)
-        if not types.is_decimal(column.type):  # whose numbers would be rounded to one scale
+        if not types.is_decimal(column.type):  # which would round all numbers to one scale
             return column
     except (arrow.ArrowException, TypeError, ValueError, OverflowError):
         pass
+    return _text_array(values)
+
+
+def _text_array(values: Iterable[Any]) -> Any:
     return arrow.array([_as_text(value) for value in values], arrow.large_string())
 
 
 def _as_text(value: Any) -> str | None:
-    value = value.item() if isinstance(value, np.generic) else value
-    if (
-        isinstance(value, complex) and value.imag == 0
-    ):  # one complex cell made all of its column complex
-        value = value.real
+    """Return a value as text; None for one that is neither text nor a number."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, complex) and value.imag == 0:
+        value = value.real  # one complex cell makes its whole column complex
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, str):
         return value.encode(errors="surrogatepass").decode(errors="replace")
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value != value:
         return None
+    if isinstance(value, float):
+        value = value + 0  # −0.0 becomes 0.0
     try:
-        return str(value + 0 if isinstance(value, float) else value)  # no −0.0
+        return str(value)
     except ValueError:  # an integer of more digits than Python writes
         return None
 
 
 def texts(column: Any, place: str = "column") -> Any:
-    """Cells as large strings; null where one is missing or empty.
+    """Return the cells as large strings; null where one is missing or empty.
 
-    Bytes that are no UTF-8 are U+FFFD, numbers are written the shortest way, times as ISO 8601.
+    Bytes that are not UTF-8 become U+FFFD, numbers are written the shortest way, times as ISO 8601.
 
     Raises:
-        ValueError: lists, or another nested type.
+        ValueError: a column of lists, or of another nested type.
     """
     column = _plain(column)
-    if any(test(column.type) for test in _TEXT):
-        encoded = column.cast(arrow.large_binary())
-        try:
-            column = encoded.cast(arrow.large_string())
-        except arrow.ArrowInvalid:  # also columns of strings in Parquet may hold what is no UTF-8
-            cells = [
-                None if cell is None else cell.decode(errors="replace")
-                for cell in encoded.to_pylist()
-            ]
-            column = arrow.array(cells, arrow.large_string())
-    else:
-        try:
+    try:
+        if _holds_text(column):
+            column = _decoded(column.cast(arrow.large_binary()))
+        else:
             column = column.cast(arrow.large_string())
-        except (arrow.ArrowNotImplementedError, arrow.ArrowInvalid):
-            raise ValueError(
-                f"{place} must hold text, numbers or times; got {column.type}."
-            ) from None
+    except (arrow.ArrowNotImplementedError, arrow.ArrowInvalid):
+        raise ValueError(f"{place} must hold text, numbers or times; got {column.type}.") from None
     empty = compute.call_function("equal", [column, arrow.scalar("", arrow.large_string())])
-    return compute.call_function(
-        "if_else", [empty, arrow.scalar(None, arrow.large_string()), column]
-    )
+    missing = arrow.scalar(None, arrow.large_string())
+    return compute.call_function("if_else", [empty, missing, column])
+
+
+def _holds_text(column: Any) -> bool:
+    return any(is_text(column.type) for is_text in _TEXT)
+
+
+def _decoded(column: Any) -> Any:
+    """Return bytes as strings; a column of strings in Parquet may hold bytes that are not UTF-8."""
+    try:
+        return column.cast(arrow.large_string())
+    except arrow.ArrowInvalid:
+        return _text_array(column.to_pylist())
 
 
 def cells_of(column: Any, place: str = "column") -> list[str]:
-    """`texts` as a list, "" for missing ones."""
-    return [cell or "" for cell in texts(column, place).to_pylist()]
+    """Return `texts` as a list, with "" for missing cells."""
+    return texts(column, place).fill_null("").to_pylist()
 
 
 def numbers(column: Any, place: str = "column") -> NDArray[np.float64]:
-    """Cells as numbers, NaN for one that is none.
+    """Return the cells as numbers; NaN for one that is not a number.
 
     Raises:
         ValueError: a column of times or of lists.
@@ -123,20 +134,30 @@ def numbers(column: Any, place: str = "column") -> NDArray[np.float64]:
     column = _plain(column)
     if types.is_temporal(column.type) or types.is_nested(column.type):
         raise ValueError(f"{place} must hold numbers; got {column.type}.")
-    if any(test(column.type) for test in _TEXT):
+    if _holds_text(column):
         column = texts(column, place)
-    try:  # together where all are numbers, else one by one, which reads them the same
+    try:
         return column.cast(arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
-    except arrow.ArrowException:
+    except arrow.ArrowException:  # one by one, which reads every number alike
         return np.array([_number(cell) for cell in column.to_pylist()], dtype=np.float64)
 
 
-def lists_of_numbers(column: Any, width: int, place: str = "column") -> NDArray[np.float64]:
-    """Lists of so many numbers, shape (rows, width); NaN where one has another length, or an entry
-    is none.
+def matrix_of(columns: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float64]:
+    """Return columns as numbers, shape (rows, columns); NaN for a cell that is not a number.
 
     Raises:
-        ValueError: a column of something else.
+        ValueError: a column of times or of lists.
+    """
+    return np.stack([numbers(columns[name], f"column {name!r}") for name in names], axis=1)
+
+
+def lists_of_numbers(column: Any, width: int, place: str = "column") -> NDArray[np.float64]:
+    """Return lists of ``width`` numbers as rows, shape (rows, width).
+
+    A row is NaN where the list has another length; an entry is NaN if it is not a number.
+
+    Raises:
+        ValueError: a column of another type.
     """
     column = _plain(column)
     if not is_list(column.type):
@@ -148,17 +169,16 @@ def lists_of_numbers(column: Any, width: int, place: str = "column") -> NDArray[
 
 
 def list_lengths(column: Any) -> NDArray[np.int64]:
-    """How long each list is; −1 for a missing one."""
+    """Return the length of each list; −1 for a missing one."""
     lengths = compute.call_function("list_value_length", [column]).fill_null(-1)
     return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def ids(column: Any, place: str = "column") -> Any:
-    """Ids of users as large strings in canonical form (`canonical_id`).
+    """Return user ids as large strings in canonical form (`canonical_id`).
 
     Returns:
-        Null if a row names no user: a missing or empty cell, NaN, bytes that are not UTF-8, or a
-            float too
+        Null if a row names no user: its cell is missing or empty, NaN, not UTF-8, or a float too
         large to be told from its neighbours.
 
     Raises:
@@ -171,83 +191,102 @@ def ids(column: Any, place: str = "column") -> Any:
     if types.is_floating(kind):
         exact = np.array(column.cast(arrow.float64()).to_numpy(zero_copy_only=False))
         exact[~(np.abs(exact) < _EXACT[kind.bit_width])] = np.nan
-        column = arrow.array([_as_text(number) for number in exact], arrow.large_string())
+        column = _text_array(exact)
     encoded = texts(column, place).dictionary_encode()
-    known = [canonical_id(name or "") or None for name in encoded.dictionary.to_pylist()]
-    return arrow.array(known, arrow.large_string()).take(encoded.indices)
+    canonical = [canonical_id(name or "") or None for name in encoded.dictionary.to_pylist()]
+    return arrow.array(canonical, arrow.large_string()).take(encoded.indices)
 
 
 def is_list(kind: Any) -> bool:
-    """Whether cells of an Arrow type are lists."""
+    """Return whether cells of an Arrow type are lists."""
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 def _plain(column: Any) -> Any:
-    """One array without a dictionary; of a list of text one of strings."""
+    """Return one array without chunks or a dictionary; a list of strings becomes an array."""
     if isinstance(column, list):
         column = arrow.array(column, arrow.large_string())
     if isinstance(column, arrow.ChunkedArray):
         column = column.combine_chunks()
-    return column.cast(column.type.value_type) if types.is_dictionary(column.type) else column
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column
 
 
 def _number(cell: str | None) -> float:
-    return float(cell) if cell is not None and is_number(cell) else math.nan
+    if cell is None or not is_number(cell):
+        return math.nan
+    return float(cell)
 
 
 def canonical_id(text: str) -> str:
-    """The one text of an id; "" where none can be told.
+    """Return the canonical text of an id; "" if it has none.
 
-    Two texts of one person must not become two users, who would take part twice as often. So blanks
-    around an id and byte order marks are dropped, characters are composed (Unicode NFC), and an
-    integer that passed through a floating type, as pandas makes of integers next to a missing one,
-    is that integer again. Leading zeros and capitals stay: "007" and "7" are two people.
+    Two texts of one person must not become two users, who would take part twice as often. Blanks
+    around an id and byte order marks are therefore dropped, characters are composed (Unicode NFC),
+    and an integer that passed through a floating type, as pandas makes of integers next to a
+    missing one, becomes that integer again. Leading zeros and capitals stay: "007" and "7" are two
+    people.
 
     Args:
-        text: of the id.
+        text: the id as it is written.
 
     Returns:
-        A fixed point of this function. An integer written as a float of 2⁵³ or more has lost
-            digits: "". So
-        has a text with U+FFFD, which stands for bytes that are not UTF-8; no record can hold one
-        with NUL.
+        A fixed point of this function. It is "" for an integer of 2⁵³ or more that is written as a
+        float, which has lost digits, for a text with U+FFFD, which stands for bytes that are not
+        UTF-8, and for one with NUL, which no ledger can hold.
 
-    >>> [canonical_id(text) for text in ("49176123450.0", "4.917612345e+10", " ann ", "007", "1e+300")]
+    >>> written = ("49176123450.0", "4.917612345e+10", " ann ", "007", "1e+300")
+    >>> [canonical_id(text) for text in written]
     ['49176123450', '49176123450', 'ann', '007', '']
     """
     if not text.isascii():
         text = unicodedata.normalize("NFC", text.replace(_MARK, ""))
-    text = "" if "\ufffd" in text or "\0" in text else text.strip()
-    if "." in text or "+" in text:
-        if found := _POINT_ZERO.fullmatch(text):
-            return found[1] if abs(int(found[1])) < _EXACT[64] else ""
-        if _POWER.fullmatch(text) and (number := Decimal(text)) == number.to_integral_value():
-            return str(int(number)) if abs(number) < _EXACT[64] else ""
+    if "\ufffd" in text or "\0" in text:
+        return ""
+    text = text.strip()
+    if "." not in text and "+" not in text:
+        return text
+    point_zero = _POINT_ZERO.fullmatch(text)
+    if point_zero is not None:
+        return _exact_integer(int(point_zero[1]), point_zero[1])
+    if _POWER.fullmatch(text):
+        number = Decimal(text)
+        if number == number.to_integral_value():
+            return _exact_integer(int(number), str(int(number)))
     return text
 
 
+def _exact_integer(number: int, written: str) -> str:
+    """Return the digits of an integer that a float held; "" if float64 may have changed them."""
+    if abs(number) < _EXACT[64]:
+        return written
+    return ""
+
+
 def require_canonical(user_ids: Iterable[str]) -> None:
-    """Refuse ids that are not as `canonical_id` writes them.
+    """Reject ids that differ from their canonical form (`canonical_id`).
 
     Raises:
-        ValueError: one is not.
+        ValueError: an id differs.
     """
-    wrong = next((name for name in user_ids if canonical_id(name) != name), None)
-    if wrong is not None:
-        raise ValueError(
-            f"user ids must be as fedmf.data.canonical_id writes them; got {wrong!r}, not "
-            f"{canonical_id(wrong)!r}. Two spellings of one id would count as two users."
-        )
+    for name in user_ids:
+        canonical = canonical_id(name)
+        if canonical != name:
+            raise ValueError(
+                f"user ids must be as fedmf.data.canonical_id writes them; got {name!r}, not "
+                f"{canonical!r}. Two spellings of one id would count as two users."
+            )
 
 
 def places(column: Any, known: Sequence[str], missing: str = "") -> NDArray[np.int64]:
-    """Which of some names each cell is, blanks around it aside; −1 for none of them.
+    """Return the place of each cell in a list of names, ignoring blanks around it; −1 if absent.
 
-    A cell that is none as it is written is compared as `canonical_id` writes it, as pandas writes
-    integers next to a missing cell as 1.0.
+    A cell that is absent as it is written is compared in canonical form (`canonical_id`), because
+    pandas writes integers next to a missing cell as 1.0.
 
     Args:
-        column: of text.
+        column: cells of text.
         known: the names, in order.
         missing: the name that stands for a missing cell; empty for none.
 
@@ -256,38 +295,44 @@ def places(column: Any, known: Sequence[str], missing: str = "") -> NDArray[np.i
     """
     encoded = texts(column).dictionary_encode()
     place = {canonical_id(name) or name: i for i, name in enumerate(known)}
-    place |= {name: i for i, name in enumerate(known)}
-    words = [word.strip() or missing for word in [*encoded.dictionary.to_pylist(), ""]]
-    found = [place.get(word, place.get(canonical_id(word) or word, -1)) for word in words]
-    of_words = np.array(found, dtype=np.int64)
+    place.update(zip(known, range(len(known)), strict=True))  # names as written take precedence
+    words = [*encoded.dictionary.to_pylist(), ""]  # the last one stands for missing cells
+    of_words = np.empty(len(words), dtype=np.int64)
+    for i, word in enumerate(words):
+        name = word.strip() or missing
+        of_words[i] = place.get(name, place.get(canonical_id(name) or name, -1))
     return of_words[encoded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)]
 
 
 def require_once(names: Sequence[str | None], place: str = "") -> tuple[str, ...]:
-    """The user list that some canonical ids are.
+    """Return canonical ids as a user list, which contains each user once.
 
     Args:
-        names: None where none can be told.
+        names: canonical ids; None for an entry without one.
         place: where they stand, such as " (users.txt)", for messages.
 
     Raises:
-        ValueError: there is none, one is missing, or is there twice.
+        ValueError: there are no ids, or one is missing or occurs twice.
     """
-    if None in names:
-        raise ValueError(
-            "user_list must have a user id in each row; got none in row"
-            f" {names.index(None) + 1}{place}. A float of 2⁵³ or more has lost its last digits:"
-            " write the id in full."
-        )
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice or not names:
-        wrong = f"{twice[0]!r} more than once" if twice else "nobody"
-        raise ValueError(f"user_list must contain each user once; got {wrong}{place}.")
-    return tuple(name for name in names if name)
+    users: dict[str, None] = {}  # an ordered set
+    for row, name in enumerate(names, start=1):
+        if not name:
+            raise ValueError(
+                f"user_list must have a user id in each row; got none in row {row}{place}. A float"
+                " of 2⁵³ or more has lost its last digits: write the id in full."
+            )
+        if name in users:
+            raise ValueError(
+                f"user_list must contain each user once; got {name!r} more than once{place}."
+            )
+        users[name] = None
+    if not users:
+        raise ValueError(f"user_list must contain each user once; got no ids{place}.")
+    return tuple(users)
 
 
 def read_user_list(path: Path, column: str) -> tuple[str, ...]:
-    """User ids in the order of a file, as `canonical_id` writes them.
+    """Read user ids in the order of a file, in canonical form (`canonical_id`).
 
     A user list is public, so errors name its contents.
 
@@ -296,22 +341,22 @@ def read_user_list(path: Path, column: str) -> tuple[str, ...]:
         column: the user column.
 
     Raises:
-        ValueError: unreadable, no users, or an id that is missing or occurs twice.
+        ValueError: the file is unreadable or empty, or an id is missing or occurs twice.
     """
     names: list[str | None] = []
     if format_of(path):
         with open_table(path) as table:
             table.select((column,))
-            while (batch := table.read(65_536)) is not None:
+            for batch in table.batches():
                 names += ids(batch.columns[column], f"column {column!r} of {path}").to_pylist()
-    else:
-        try:
-            lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(
-                "user_list (data.user-list) must be a readable file with one id per line; got"
-                f" {path}: {error}. Write the ids of all users into it who may take part; they"
-                " become public."
-            ) from None
-        names += [canonical_id(line) or None for line in lines if line]
+        return require_once(names, f" ({path})")
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            "user_list (data.user-list) must be a readable file with one id per line; got"
+            f" {path}: {error}. Write the ids of all users into it who may take part; they"
+            " become public."
+        ) from None
+    names += [canonical_id(line) or None for line in lines if line.strip()]
     return require_once(names, f" ({path})")

@@ -1,12 +1,15 @@
-"""The interface of federated data sets, and examples in memory."""
+"""The interface of federated data sets, and examples in memory.
+
+Named data sets (`fedmf.data.DATASETS`) load into one of these, and so do a caller's own arrays and
+frames; training reads nothing else of the data.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
@@ -14,7 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.cells import column_of, ids, numbers, places, require_canonical, require_once, types
+from fedmf.data.cells import (
+    column_of,
+    ids,
+    matrix_of,
+    numbers,
+    places,
+    require_canonical,
+    require_once,
+    types,
+)
 from fedmf.data.partitions import Partition, partition_by_owner
 from fedmf.data.structure import (
     ExampleStructure,
@@ -25,10 +37,10 @@ from fedmf.data.structure import (
     structure_of,
 )
 
-#: Takes the list of users, or the classes, from the data themselves, which makes them public.
+#: The user list that is taken from the rows themselves, which makes it public.
 FROM_DATA: Final = "from-data"
-#: Whose a test part is: examples that no user of the run ever owned, those of people who are no
-#: users of the run, or examples taken from the users of the run, which no noise covers.
+#: The owner of a test part: nobody, if no user of the run ever owned its examples; people who are
+#: not users of the run; or the users of the run, whose test examples no noise covers.
 TestOwner = Literal["nobody", "held-out users", "training users"]
 
 
@@ -48,13 +60,17 @@ class NumberedUsers(Sequence[str]):
         return self._users
 
     def __getitem__(self, index: Any) -> Any:
-        found = range(self._users)[index]
-        return (
-            f"user-{found:0{self._width}d}" if isinstance(found, int) else [self[u] for u in found]
-        )
+        place = range(self._users)[index]
+        if isinstance(place, range):
+            return [self[u] for u in place]
+        return f"user-{place:0{self._width}d}"
 
     def index_of(self, user_id: str) -> int:
-        """The place of an id; KeyError for one that is not here."""
+        """Return the place of an id.
+
+        Raises:
+            KeyError: an unknown id.
+        """
         digits = user_id.removeprefix("user-")
         if not digits.isdecimal() or int(digits) >= self._users or self[int(digits)] != user_id:
             raise KeyError(user_id)
@@ -64,24 +80,24 @@ class NumberedUsers(Sequence[str]):
 class Dataset(ABC):
     """Training examples owned by users, and a central held-out test part.
 
-    `from_frame` and `from_arrays` create one from your own rows. Users have a stable id (a string)
-    in messages and in the ledger, and by their index, 0..U − 1, in here.
+    `from_frame` and `from_arrays` create one from your own rows. Messages and the ledger name a
+    user by a stable id (a string); methods of a data set take the index, 0..U − 1.
 
     Attributes:
         user_ids: the unique, stable ids, by index. A sequence, not necessarily a list: it may
             format its ids on demand.
         test_features: shape (tests, …), on the dataset's device, or several such tensors by the
-            names under which the model takes them; of no tests, nothing is evaluated.
+            names under which the model takes them; without tests, nothing is evaluated.
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
         vocabulary: number of tokens where features are tokens, or bounds of integers by name, else
             0.
-        test_owner: the owner of the test part: "nobody", "held-out users", who are no users of this
-            data set, or "training users".
+        test_owner: the owner of the test part: "nobody", "held-out users", who are not users of
+            this data set, or "training users".
 
     Guarantees: the examples of a user and their order depend neither on the device nor on the users
-    asked for together with it. A user may own nothing. Features that could not be read are NaN;
-    `examples` raises if a user's examples cannot be given.
+    that are loaded together with it. A user may own nothing. Features that could not be read are
+    NaN; `examples` raises if a user's examples cannot be loaded.
     """
 
     user_ids: Sequence[str]
@@ -94,8 +110,8 @@ class Dataset(ABC):
     #: Whether `examples` of several users always has as many rows of each as `sizes` says, so that
     #: no user's rows can be taken for another's. Users of other data sets are loaded one by one.
     counts_are_exact: ClassVar[bool] = False
-    #: Whether users' examples are here, rather than on nodes that train them; there they have no
-    #: size here.
+    #: Whether users' examples are in this process, rather than on nodes that train them; in the
+    #: second case their sizes are unknown here.
     has_examples: bool = True
 
     @staticmethod
@@ -110,7 +126,7 @@ class Dataset(ABC):
         test_owner: TestOwner = "nobody",
         vocabulary: int | Mapping[str, int] = 0,
     ) -> InMemoryDataset:
-        """A data set of arrays or tensors with a user for each example.
+        """Create a data set from arrays or tensors with a user for each example.
 
         Args:
             x: features, shape (examples, …), or several such arrays by the names of the model's
@@ -118,7 +134,7 @@ class Dataset(ABC):
             y: labels, shape (examples, …): numbers, class numbers, or names of classes.
             users: the user of each example, shape (examples,): strings or integers of any dtype.
             user_list: the ids of all users, which is public; "from-data" takes them from ``users``.
-            classes: how many there are, or their names in order; None where labels are numbers of a
+            classes: their number, or their names in order; None where labels are numbers of a
                 floating type, or tokens.
             test: features and labels of the test part, which must not be of private rows.
             test_owner: the owner of the test part.
@@ -127,13 +143,12 @@ class Dataset(ABC):
                 plus one.
 
         Raises:
-            ValueError: lengths that differ, no user list, labels of which it is not told what they
-                are, or no example that can be used.
+            ValueError: lengths that differ, no user list, labels that may be classes or numbers, or
+                no example that can be used.
 
         Guarantees: an example with a user who is not on the user list, a label that is none of the
         classes, an integer that is not below its bound, or numbers that are not finite, is left out
-        and changes
-            nothing else.
+        and changes nothing else.
 
         >>> x, y, users = [[0.5], [1.5], [2.5]], [0, 1, 1], ["a", "b", 7]
         >>> Dataset.from_arrays(x, y, users, user_list=["a", "b"], classes=2)
@@ -144,31 +159,31 @@ class Dataset(ABC):
         lengths = [len(part) for part in (*named(features).values(), y, users)]
         if len(set(lengths)) > 1:
             raise ValueError(f"x, y and users must have the same length; got {lengths}.")
-        names = [] if classes is None or isinstance(classes, int) else _ids(list(classes))
-        if isinstance(classes, str) or (names and len({*names} - {None}) < max(2, len(names))):
-            raise ValueError(f"classes must be at least two different names; got {classes!r:.300}.")
-        count = classes if isinstance(classes, int) else len(names)
-        test_x, test_y = test or (each(lambda part: part[:0], features), y[:0])
-        test_x = each(_tensor, test_x)
-        if not (vocabulary or len(test_y)):
-            whole = [
-                not (part.is_floating_point() or part.dtype is torch.bool)
-                for part in named(features).values()
-            ]
-            if any(whole):
-                raise ValueError(
-                    "vocabulary (integers of x are below it) must be given if there is no test"
-                    " part."
-                )
-        labels, test_labels = (
-            _labels(given, names, count, bool(vocabulary)) for given in (y, test_y)
-        )
-        ids_of_rows = _ids(users)
+        names: list[str] = []
+        count = 0
+        if isinstance(classes, int):
+            count = classes
+        elif classes is not None:
+            names = _class_names(classes)
+            count = len(names)
+        if test is None:
+            test_x = each(lambda part: part[:0], features)
+            test_y = y[:0]
+        else:
+            test_x = each(_tensor, test[0])
+            test_y = test[1]
+        if not vocabulary and not len(test_y) and _holds_integers(features):
+            raise ValueError(
+                "vocabulary (integers of x are below it) must be given if there is no test part."
+            )
+        labels = _labels(y, names, count, bool(vocabulary))
+        test_labels = _labels(test_y, names, count, bool(vocabulary))
+        ids_of_rows = _ids(users, "users")
         user_ids = _listed(user_list, ids_of_rows)
         owned = partition_by_owner(places(ids_of_rows, user_ids), np.arange(len(user_ids)))
-        kept = torch.from_numpy(readable(test_x, test_labels, count))
-        test_x = each(lambda part: part[kept], test_x)
-        test_labels = test_labels[kept]
+        usable = torch.from_numpy(readable(test_x, test_labels, count))
+        test_x = each(lambda part: part[usable], test_x)
+        test_labels = test_labels[usable]
         within = _within(features, named(structure_of(test_x, vocabulary)))
         owned = owned.keeping(readable(features, labels, count) & within)
         if not owned.order.size:
@@ -199,11 +214,11 @@ class Dataset(ABC):
         test: Any = None,
         **options: Any,
     ) -> InMemoryDataset:
-        """A data set of a data frame, of pandas or with ``to_pandas``, with a user column.
+        """Create a data set from a data frame, of pandas or with ``to_pandas``.
 
         Args:
             frame: one example a row.
-            user: column of the users' ids.
+            user: column of user ids.
             label: column of the labels; several columns of numbers for several numbers an example.
             features: columns of numbers; None for all others.
             test: a frame with the same columns, without rows of users on the user list; its user
@@ -211,44 +226,46 @@ class Dataset(ABC):
             options: ``user_list``, ``classes`` and ``test_owner`` of `from_arrays`.
 
         Raises:
-            ValueError: a column that is missing or there twice, and what `from_arrays` rejects.
+            TypeError: ``frame`` or ``test`` is not a data frame.
+            ValueError: a column is missing or occurs twice, or `from_arrays` raises.
 
-        Guarantees: as of `from_arrays`; a cell that is no number affects its row alone.
+        Guarantees: those of `from_arrays`; a cell that is not a number affects its row alone.
 
         >>> import pandas as pd
-        >>> rows = pd.DataFrame({"who": ["a", "b", "b"], "age": [31, 45, None], "ill": ["no", "yes", "no"]})
+        >>> rows = pd.DataFrame({"who": ["a", "b", "b"], "age": [31, 45, None]})
+        >>> rows["ill"] = ["no", "yes", "no"]
         >>> declared = {"user_list": ["a", "b"], "classes": ["no", "yes"]}
         >>> data = Dataset.from_frame(rows, user="who", label="ill", **declared)
         >>> data.sizes(np.arange(2)).tolist()
         [1, 1]
         """
-        labels = [label] if isinstance(label, str) else list(label)
-        frame, test = (
-            part.to_pandas() if hasattr(part, "to_pandas") else part for part in (frame, test)
-        )
-        for name, part in (("frame", frame), ("test", test)):
-            if not hasattr(part, "columns") and (name == "frame" or part is not None):
-                raise TypeError(f"{name} must be a data frame; got {type(part).__name__}.")
-        every = [name for name in map(str, frame.columns) if name not in (user, *labels)]
-        names = every if features is None else list(features)
-
-        def examples(table: Any, called: str) -> tuple[NDArray[np.float32], Any]:
-            columns = _columns(table, [*names, *labels], called)
-            y = _matrix(columns, labels) if len(labels) > 1 else columns[labels[0]]
-            return _matrix(columns, names), y
-
+        frame = _data_frame(frame, "frame")
+        labels = list(label)
+        if isinstance(label, str):
+            labels = [label]
+        if features is None:
+            columns = frame.columns.map(str)
+            names = [name for name in columns if name != user and name not in labels]
+        else:
+            names = list(features)
         users = _columns(frame, [user], "frame")[user]
-        tests = None if test is None else examples(test, "test")
-        x, y = examples(frame, "frame")
-        if len(x) and (wordy := [names[i] for i in np.flatnonzero(np.isnan(x).all(axis=0))]):
+        x, y = _examples_of_frame(frame, names, labels, "frame")
+        empty = np.array(names)[np.isnan(x).all(axis=0)]
+        if len(x) and empty.size:
             raise ValueError(
-                f"features must be columns of numbers; got no number in {', '.join(wordy)[:300]}."
+                f"features must be columns of numbers; got no number in {', '.join(empty)[:300]}."
                 " Name those to use (features=[…]), or read text with a schema"
                 " (docs/data-and-models.md)."
             )
-        data = Dataset.from_arrays(x, y, users, test=tests, **options)
-        tested = _ids(test[user]) if test is not None and user in test.columns else []
-        if data.test_owner != "training users" and not {*data.user_ids}.isdisjoint(tested):
+        test_examples = None
+        test_users: list[str | None] = []
+        if test is not None:
+            test = _data_frame(test, "test")
+            test_examples = _examples_of_frame(test, names, labels, "test")
+            if user in test.columns:
+                test_users = _ids(test[user], "users").to_pylist()
+        data = Dataset.from_arrays(x, y, users, test=test_examples, **options)
+        if data.test_owner != "training users" and not set(data.user_ids).isdisjoint(test_users):
             raise ValueError(
                 "test (rows) must not belong to users on the user list; got rows of some users. If"
                 " this is intended, pass test_owner='training users': their evaluation is then not"
@@ -258,25 +275,26 @@ class Dataset(ABC):
 
     @property
     def structure(self) -> ExampleStructure:
-        """Shapes and types of the test part; below ``classes`` and ``vocabulary`` if there are
-        any.
-        """
+        """Shapes and types of the test part, bounded by ``classes`` and ``vocabulary`` if given."""
         features = structure_of(self.test_features, self.vocabulary)
-        return ExampleStructure(
-            features, TensorStructure.of(self.test_labels, self.classes or None)
-        )
+        labels = TensorStructure.of(self.test_labels, self.classes or None)
+        return ExampleStructure(features, labels)
 
     @abstractmethod
     def index_of(self, user_id: str) -> int:
-        """The index of a user; KeyError for an unknown id."""
+        """Return the index of a user.
+
+        Raises:
+            KeyError: an unknown id.
+        """
 
     @abstractmethod
     def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many examples each of these users owns, without loading them."""
+        """Return how many examples each of these users owns, without loading them."""
 
     @abstractmethod
     def examples(self, users: NDArray[np.int64]) -> tuple[Features, Tensor]:
-        """All examples of these users, one user after the other in the order asked.
+        """Return all examples of these users, one user after the other in the given order.
 
         Args:
             users: indices, shape (m,).
@@ -288,7 +306,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def to(self, device: torch.device | str) -> Self:
-        """The same examples on ``device``."""
+        """Return a data set with the same examples on ``device``."""
 
     @property
     def users(self) -> int:
@@ -296,32 +314,36 @@ class Dataset(ABC):
         return len(self.user_ids)
 
     def indices(self, user_ids: Sequence[str]) -> NDArray[np.int64]:
-        """The indices of several users; KeyError for an unknown id."""
+        """Return the indices of several users.
+
+        Raises:
+            KeyError: an unknown id.
+        """
         return np.fromiter(map(self.index_of, user_ids), dtype=np.int64, count=len(user_ids))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InMemoryDataset(Dataset):
-    """Examples in tensors, and for each user the rows it owns.
+    """Examples in tensors, with the rows that each user owns.
 
     Args:
         features: shape (examples, …), of any real type; or several such tensors by the names under
             which the model takes them.
         labels: shape (examples, …), of any real type.
         owned: for each user the indices of its examples; examples may belong to no user.
-        user_ids: unique, stable names; user u is called ``user_ids[u]``.
+        user_ids: unique, stable ids; that of user u is ``user_ids[u]``.
         test_features: shape (tests, …), likewise.
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
         test_owner: the owner of the test part.
         vocabulary: number of tokens where features are tokens, or bounds of integers by name, else
             0.
-        has_examples: whether users' examples are here; else their nodes have them, and all own
+        has_examples: whether users' examples are here; else they are on nodes, and all users own
             nothing here.
 
     Raises:
-        ValueError: ids that are no text, not unique, or not as `canonical_id` writes them, rows
-            that are no indices, or users' examples that differ in shape or type from the test part.
+        ValueError: ids that are not strings, not unique or not canonical (`canonical_id`), rows
+            that are not indices, or examples that differ in shape or type from the test part.
     """
 
     counts_are_exact: ClassVar[bool] = True
@@ -336,6 +358,8 @@ class InMemoryDataset(Dataset):
     test_owner: TestOwner = "nobody"
     vocabulary: int | Mapping[str, int] = 0
     has_examples: bool = True
+    _partition: Partition = field(init=False)
+    _index: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
         if len(self.owned) != len(self.user_ids):
@@ -343,25 +367,10 @@ class InMemoryDataset(Dataset):
                 f"owned (rows of users) must be one array for each of {len(self.user_ids)} user"
                 f" ids; got {len(self.owned)}. Dataset.from_arrays takes the user of each example."
             )
-        assert len(self._index) == len(
-            self._partition
-        )  # or ids, or what is no index of a row, were refused
-        for name in ("features", "labels"):
-            mine = getattr(self, name)
-            tests = getattr(self, f"test_{name}")
-            for part in (mine, tests):
-                if not all(isinstance(values, Tensor) for values in named(part).values()):
-                    raise ValueError(
-                        f"{name} must be torch tensors; got other objects. Use torch.as_tensor."
-                    )
-                if len({len(values) for values in named(part).values()}) > 1:
-                    raise ValueError(
-                        f"{name} must have as many rows under every name; they do not."
-                    )
-            if _layout(mine) != _layout(tests):
-                raise ValueError(
-                    f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(mine)}."
-                )
+        object.__setattr__(self, "_index", _index_of_users(self.user_ids))
+        object.__setattr__(self, "_partition", Partition.of(self.owned))
+        _check_parts("features", self.features, self.test_features)
+        _check_parts("labels", self.labels, self.test_labels)
 
     def __repr__(self) -> str:
         structure = self.structure
@@ -371,104 +380,162 @@ class InMemoryDataset(Dataset):
             f"tests={len(self.test_labels)})"
         )
 
-    @cached_property
-    def _partition(self) -> Partition:
-        return self.owned if isinstance(self.owned, Partition) else Partition.of(self.owned)
-
-    @cached_property
-    def _index(self) -> dict[str, int]:
-        if (
-            wrong := next((user for user in self.user_ids if not isinstance(user, str)), None)
-        ) is not None:
-            raise ValueError(f"user ids must be strings; got {wrong!r}. Convert each with str.")
-        index = {name: u for u, name in enumerate(self.user_ids)}
-        if len(index) < len(self.user_ids):
-            raise ValueError(
-                f"user ids must be unique; got {len(index)} different of {len(self.user_ids)}."
-            )
-        if not isinstance(self.user_ids, NumberedUsers):
-            require_canonical(self.user_ids)
-        return index
-
     def index_of(self, user_id: str) -> int:
-        """See `Dataset.index_of`."""
         return self._index[user_id]
 
     def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `Dataset.sizes`."""
         return self._partition.sizes[users]
 
     def rows(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the examples of these users are, one user after the other."""
+        """Return the rows of the examples of these users, one user after the other."""
         return self._partition.rows(users)
 
     def examples(self, users: NDArray[np.int64]) -> tuple[Features, Tensor]:
-        """See `Dataset.examples`."""
         rows = torch.from_numpy(self.rows(users)).to(self.labels.device)
         features = each(lambda values: values.index_select(0, rows), self.features)
         return features, self.labels.index_select(0, rows)
 
     def to(self, device: torch.device | str) -> Self:
-        """See `Dataset.to`."""
-        names = ("features", "labels", "test_features", "test_labels")
         return replace(
-            self, **{name: each(lambda x: x.to(device), getattr(self, name)) for name in names}
+            self,
+            features=each(lambda values: values.to(device), self.features),
+            labels=self.labels.to(device),
+            test_features=each(lambda values: values.to(device), self.test_features),
+            test_labels=self.test_labels.to(device),
+        )
+
+
+def _index_of_users(user_ids: Sequence[str]) -> Mapping[str, int]:
+    """Return the index of each user by id.
+
+    Raises:
+        ValueError: an id is not a string, not canonical, or occurs twice.
+    """
+    index: dict[str, int] = {}
+    for u, user_id in enumerate(user_ids):
+        if not isinstance(user_id, str):
+            raise ValueError(f"user ids must be strings; got {user_id!r}. Convert each with str.")
+        index[user_id] = u
+    if len(index) < len(user_ids):
+        raise ValueError(f"user ids must be unique; got {len(index)} different of {len(user_ids)}.")
+    if not isinstance(user_ids, NumberedUsers):  # whose ids are canonical
+        require_canonical(user_ids)
+    return index
+
+
+def _check_parts(name: str, values: Features, tests: Features) -> None:
+    """Reject features or labels that are not tensors, or not like those of the test part.
+
+    Raises:
+        ValueError: the fault, in one line.
+    """
+    for part in (values, tests):
+        lengths: set[int] = set()
+        for tensor in named(part).values():
+            if not isinstance(tensor, Tensor):
+                raise ValueError(
+                    f"{name} must be torch tensors; got other objects. Use torch.as_tensor."
+                )
+            lengths.add(len(tensor))
+        if len(lengths) > 1:
+            raise ValueError(f"{name} must have as many rows under every name; they do not.")
+    if _layout(values) != _layout(tests):
+        raise ValueError(
+            f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(values)}."
         )
 
 
 def _layout(features: Features) -> str:
-    """Names, shapes and types, as text."""
-    parts = [
-        f"{name} {tuple(x.shape[1:])} {x.dtype}".lstrip()
-        for name, x in sorted(named(features).items())
-    ]
+    """Return names, shapes and types as text."""
+    parts: list[str] = []
+    for name, values in sorted(named(features).items()):
+        part = f"{name} {tuple(values.shape[1:])} {values.dtype}"
+        parts.append(part.lstrip())
     return ", ".join(parts)
 
 
 def _tensor(values: Any) -> Tensor:
-    """A copy, which no later change of the values moves."""
-    tensor = (
-        values.detach().clone()
-        if isinstance(values, Tensor)
-        else torch.from_numpy(np.array(values))
-    )
-    return tensor.float() if tensor.dtype == torch.float64 else tensor
+    """Return a copy, which no later change of the values affects."""
+    if isinstance(values, Tensor):
+        tensor = values.detach().clone()
+    else:
+        tensor = torch.from_numpy(np.array(values))
+    if tensor.dtype == torch.float64:
+        tensor = tensor.float()
+    return tensor
 
 
-def _columns(frame: Any, names: Sequence[str], called: str) -> dict[str, Any]:
-    """Columns of a frame as Arrow arrays; messages call it ``called``."""
-    present = list(map(str, frame.columns))
-    if wrong := [name for name in names if present.count(name) != 1 or names.count(name) != 1]:
-        raise ValueError(
-            f"column {wrong[0]!r} must be in {called} once and asked for once; {called} has the"
-            f" columns {', '.join(present)[:300]}."
-        )
-    return {name: column_of(frame.iloc[:, present.index(name)]) for name in names}
+def _data_frame(values: Any, name: str) -> Any:
+    """Return a data frame of pandas; ``name`` is the argument in messages."""
+    if hasattr(values, "to_pandas"):
+        values = values.to_pandas()
+    if not hasattr(values, "columns"):
+        raise TypeError(f"{name} must be a data frame; got {type(values).__name__}.")
+    return values
+
+
+def _examples_of_frame(
+    frame: Any, features: Sequence[str], labels: Sequence[str], name: str
+) -> tuple[NDArray[np.float32], Any]:
+    """Return features, shape (rows, features), and labels of a frame."""
+    columns = _columns(frame, [*features, *labels], name)
+    x = _matrix(columns, features)
+    if len(labels) > 1:
+        return x, _matrix(columns, labels)
+    return x, columns[labels[0]]
+
+
+def _columns(frame: Any, names: Sequence[str], frame_name: str) -> dict[str, Any]:
+    """Return columns of a frame as Arrow arrays; messages call it ``frame_name``."""
+    present = frame.columns.map(str).tolist()
+    columns: dict[str, Any] = {}
+    for name in names:
+        if present.count(name) != 1 or name in columns:
+            raise ValueError(
+                f"column {name!r} must occur once in {frame_name} and be named once;"
+                f" {frame_name} has the columns {', '.join(present)[:300]}."
+            )
+        columns[name] = column_of(frame.iloc[:, present.index(name)])
+    return columns
 
 
 def _matrix(columns: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float32]:
-    """Columns as numbers, shape (rows, columns); NaN for a cell that is none."""
+    """Return columns as numbers, shape (rows, columns); NaN for a cell that is not a number."""
     with np.errstate(over="ignore"):
-        of = [numbers(columns[name], f"column {name!r}") for name in names]
-        return np.stack(of, axis=1).astype(np.float32)
+        return matrix_of(columns, names).astype(np.float32)
 
 
-def _ids(values: Any) -> list[str | None]:
-    """The canonical id of each (`canonical_id`), however they are typed; None for values that name
-    no user.
+def _ids(values: Any, place: str) -> Any:
+    """Return the canonical id of each value (`canonical_id`); null for one that names no user.
 
-    >>> _ids(["ann", 7, 7.0, None, float("nan"), 10**30])
+    >>> _ids(["ann", 7, 7.0, None, float("nan"), 10**30], "users").to_pylist()
     ['ann', '7', '7', None, None, '1000000000000000000000000000000']
     """
-    return ids(
-        column_of(values.numpy() if isinstance(values, Tensor) else values), "users"
-    ).to_pylist()
+    if isinstance(values, Tensor):
+        values = values.numpy()
+    return ids(column_of(values), place)
 
 
-def _listed(
-    user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | None]
-) -> tuple[str, ...]:
-    """The ids of all users.
+def _class_names(classes: Sequence[Any]) -> list[str]:
+    """Return the names of classes.
+
+    Raises:
+        ValueError: they are not at least two different names.
+    """
+    names: list[str] = []
+    if not isinstance(classes, str):
+        names = _ids(list(classes), "classes").drop_null().to_pylist()
+    if len(set(names)) < max(2, len(classes)):
+        raise ValueError(f"classes must be at least two different names; got {classes!r:.300}.")
+    return names
+
+
+def _listed(user_list: Sequence[Any] | str | None, ids_of_rows: Any) -> tuple[str, ...]:
+    """Return the ids of all users.
+
+    Args:
+        user_list: ids of any type, or `FROM_DATA`.
+        ids_of_rows: canonical ids as an Arrow array.
 
     Raises:
         ValueError: no list, or one with a repeated or missing id.
@@ -480,16 +547,14 @@ def _listed(
             f" occur in the rows; got {user_list!r:.100}."
         )
     if isinstance(user_list, str):
-        return require_once(sorted({name for name in ids_of_rows if name}))
-    return require_once(_ids(user_list))
+        return require_once(sorted(ids_of_rows.unique().drop_null().to_pylist()))
+    return require_once(_ids(user_list, "user_list").to_pylist())
 
 
-def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: bool) -> Tensor:
-    """Labels as a tensor: numbers, tokens, or class numbers, where −1 stands for any other
-    value.
-    """
+def _labels(y: Any, names: Sequence[str], classes: int, vocabulary: bool) -> Tensor:
+    """Return labels as numbers, tokens, or class numbers, where −1 stands for any other value."""
     if names:
-        return torch.from_numpy(places(_ids(y), [name or "" for name in names]))
+        return torch.from_numpy(places(_ids(y, "y"), names))
     if isinstance(y, Tensor) or np.ndim(y) > 1:
         labels = _tensor(y)
         whole = not labels.dtype.is_floating_point
@@ -500,34 +565,49 @@ def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: bool)
         whole |= len(labels) > 0 and not bool(torch.isfinite(labels).any())
     if classes:
         return torch.where(labels == labels.double().round(), labels, -1).to(torch.int64)
-    if whole and not vocabulary:
+    if not whole:
+        return labels.float()
+    if not vocabulary:
         raise ValueError(
             "classes must be given unless labels are floating-point numbers: their number, or their"
             " names in order, which are public; got none."
         )
-    return labels.long() if whole else labels.float()
+    return labels.long()
+
+
+def _holds_integers(features: Features) -> bool:
+    """Return whether a tensor holds integers, which need a public bound."""
+    for values in named(features).values():
+        if not values.is_floating_point() and values.dtype is not torch.bool:
+            return True
+    return False
 
 
 def _within(features: Features, structures: Mapping[str, TensorStructure]) -> NDArray[np.bool_]:
-    """Which examples have integers below the bounds only."""
-    parts = [(values, structures[name].bound) for name, values in named(features).items()]
-    good = torch.ones(len(parts[0][0]), dtype=torch.bool)
-    for values, bound in parts:
-        if bound is not None and values.dtype != torch.bool:
-            most = (
-                bound - 1
-                if values.is_floating_point()
-                else min(bound - 1, torch.iinfo(values.dtype).max)
-            )
-            fits = (values >= 0) & (values <= most)
-            good &= fits.reshape(len(values), math.prod(values.shape[1:])).all(dim=1)
-    return good.numpy()
+    """Return which examples hold only integers that are below their bounds."""
+    within = torch.ones(len(next(iter(named(features).values()))), dtype=torch.bool)
+    for name, values in named(features).items():
+        bound = structures[name].bound
+        if bound is None or values.dtype == torch.bool:
+            continue
+        largest = bound - 1
+        if not values.is_floating_point():
+            largest = min(largest, torch.iinfo(values.dtype).max)
+        within &= _all_of_each((values >= 0) & (values <= largest))
+    return within.numpy()
 
 
 def readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bool_]:
-    """Which examples have finite numbers and a label that there is."""
-    known = (labels >= 0) & (labels < classes) if classes else torch.isfinite(labels)
-    good = torch.ones(len(labels), dtype=torch.bool)
-    for entries in (known, *(torch.isfinite(values) for values in named(features).values())):
-        good &= entries.reshape(len(labels), math.prod(entries.shape[1:])).all(dim=1)
-    return good.numpy()
+    """Return which examples have finite features, and a label that is a class or finite."""
+    if classes:
+        valid = _all_of_each((labels >= 0) & (labels < classes))
+    else:
+        valid = _all_of_each(torch.isfinite(labels))
+    for values in named(features).values():
+        valid &= _all_of_each(torch.isfinite(values))
+    return valid.numpy()
+
+
+def _all_of_each(entries: Tensor) -> Tensor:
+    """Return for each example whether all of its entries are true, shape (examples,)."""
+    return entries.reshape(len(entries), math.prod(entries.shape[1:])).all(dim=1)

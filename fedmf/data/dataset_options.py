@@ -1,4 +1,7 @@
-"""Options that data sets share: how many users, who owns what, and what of that is public."""
+"""Options that named data sets share: users, ownership of examples, and the public inputs.
+
+A `[data]` table of a configuration is one of these values; `load` makes the `Dataset` of it.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,19 @@ from fedmf.data.dataset import Dataset
 from fedmf.data.partitions import Partition, partition_by_label, partition_each, partition_evenly
 from fedmf.values import Field, Value
 
-#: Partitions that need labels and a generator, no more.
+#: Partitions that need only labels and a generator.
 Spread = Literal["iid", "dirichlet", "each-example"]
 _DRAWN: Final = "drawn from the public seed; no private rows"
 
 
 @dataclass(frozen=True)
 class PublicInput:
-    """Something that is fixed, or declared, before any user's rows are read, so that noise need not
-    hide it.
+    """A fact that is fixed or declared before any row is read, so that noise need not hide it.
 
     Args:
-        name: what it is.
-        value: its value, or how it is made.
-        source: where it comes from; named if that is the data themselves.
+        name: name of the fact.
+        value: its value, or the rule that gives it.
+        source: its origin; named if that is the data themselves.
     """
 
     name: str
@@ -35,16 +37,16 @@ class PublicInput:
 
 
 def in_words(shape: tuple[int, ...]) -> str:
-    """A shape as text, such as 1×28×28."""
+    """Return a shape as text, such as 1×28×28."""
     return "×".join(map(str, shape))
 
 
 @dataclass(frozen=True)
 class DatasetOptions(Value, ABC):
-    """A data set and its options; `load` makes or reads it.
+    """A data set and its options; `load` generates or reads it.
 
     Raises:
-        ValueError: a value is out of range, or something public is not declared.
+        ValueError: a value is out of range, or a public fact is not declared.
 
     Guarantees: equal values load equal data, to the bit.
     """
@@ -73,7 +75,7 @@ class DatasetOptions(Value, ABC):
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Make or read the data.
+        """Generate or read the data.
 
         Raises:
             ValueError: the data cannot be read, or do not suit the options.
@@ -81,30 +83,30 @@ class DatasetOptions(Value, ABC):
 
     @abstractmethod
     def example_inputs(self) -> tuple[PublicInput, ...]:
-        """Classes or vocabulary, shape of an example, normalisation."""
+        """Return classes or vocabulary, the shape of an example, and the normalisation."""
 
     @property
     def dealt(self) -> str:
-        """By what it is decided who owns what."""
+        """The facts that decide which user owns which examples."""
         return _DRAWN
 
     @property
     def test_part(self) -> tuple[str, str]:
-        """The owner of the test part, and what decides it."""
+        """The owner of the test part, and the facts that decide it."""
         return "nobody's", _DRAWN
 
     def user_inputs(self) -> tuple[PublicInput, ...]:
-        """How many users there are, what they are called and what they own."""
+        """Return the number of users, their ids and their sizes."""
         unit = self.unit
+        count = PublicInput(f"{unit}s", str(self.users), "configuration")
+        ids = PublicInput(f"{unit} ids", "numbered", f"made from the number of {unit}s")
+        if unit == "example":
+            return count, ids
         sizes = PublicInput("sizes of users", f"partition {self.partition!r}", self.dealt)
-        return (
-            PublicInput(f"{unit}s", str(self.users), "configuration"),
-            PublicInput(f"{unit} ids", "numbered", f"made from the number of {unit}s"),
-            *(() if unit == "example" else (sizes,)),
-        )
+        return count, ids, sizes
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
-        """Whatever of the data is taken as known to everybody; computed from the options alone."""
+        """Return all facts of the data that count as public; computed from the options alone."""
         return (
             *self.user_inputs(),
             *self.example_inputs(),
@@ -114,8 +116,10 @@ class DatasetOptions(Value, ABC):
 
     @property
     def unit(self) -> str:
-        """What a user of this data set stands for: a "user", or a single "example"."""
-        return "example" if self.partition == "each-example" else "user"
+        """The unit that privacy protects: a "user", or a single "example"."""
+        if self.partition == "each-example":
+            return "example"
+        return "user"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Images: the digits that ship with scikit-learn, and files in the format of MNIST."""
+"""Images: the digits that ship with scikit-learn, and files in the format of MNIST.
+
+Both need no declarations: their classes, shapes and pixel levels are public.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from fedmf.data.dataset_options import PublicInput, Spread, SpreadOptions, in_wo
 from fedmf.data.partitions import hold_out
 from fedmf.values import Field
 
-#: Of IDX files: two zero bytes, unsigned bytes, and how many sizes follow.
+#: The beginning of IDX files of unsigned bytes; the next byte is the number of sizes.
 _MAGIC: Final = b"\x00\x00\x08"
 
 
@@ -36,12 +39,10 @@ class _Images(SpreadOptions):
     levels: ClassVar[int]
 
     def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
-        """See `DatasetOptions.example_inputs`."""
+        shape = in_words(self.input_shape or (self.pixels,))
         return (
             PublicInput("classes", "10", "the data set"),
-            PublicInput(
-                "shape of an example", in_words(self.input_shape or (self.pixels,)), "configuration"
-            ),
+            PublicInput("shape of an example", shape, "configuration"),
             PublicInput("normalisation", f"pixels / {self.levels}", "fixed"),
         )
 
@@ -51,31 +52,32 @@ class _Images(SpreadOptions):
         test: tuple[NDArray[Any], NDArray[Any]],
         rng: np.random.Generator,
     ) -> InMemoryDataset:
-        """Images and labels of both parts, the first spread over users."""
+        """Return a data set of images and labels of both parts, the first spread over users."""
+        x, y = self._tensors(*train)
+        test_x, test_y = self._tensors(*test)
+        return InMemoryDataset(
+            features=x,
+            labels=y,
+            owned=self.split(y.numpy(), rng),
+            user_ids=NumberedUsers(self.users),
+            test_features=test_x,
+            test_labels=test_y,
+            classes=10,
+        )
+
+    def _tensors(
+        self, images: NDArray[Any], labels: NDArray[Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return features in [0, 1] and class numbers."""
         shape = self.input_shape or (self.pixels,)
-        entries = math.prod(train[0].shape[1:])
+        entries = math.prod(images.shape[1:])
         if math.prod(shape) != entries:
             raise ValueError(
                 f"input-shape must multiply to the {entries} entries of an example; got {shape}."
             )
-        (images, labels), (test_images, test_labels) = (
-            (
-                torch.from_numpy(x.astype(np.float32) / np.float32(self.levels)).reshape(
-                    -1, *shape
-                ),
-                torch.from_numpy(y.astype(np.int64)),
-            )
-            for x, y in (train, test)
-        )
-        return InMemoryDataset(
-            features=images,
-            labels=labels,
-            owned=self.split(labels.numpy(), rng),
-            user_ids=NumberedUsers(self.users),
-            test_features=test_images,
-            test_labels=test_labels,
-            classes=10,
-        )
+        scaled = images.astype(np.float32) / np.float32(self.levels)
+        x = torch.from_numpy(scaled).reshape(-1, *shape)
+        return x, torch.from_numpy(labels.astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,6 @@ class Digits(_Images):
     levels: ClassVar[int] = 16
 
     def load(self) -> InMemoryDataset:
-        """See `DatasetOptions.load`."""
         spec: Any = importlib.util.find_spec("sklearn")  # which itself is slow to import
         if spec is None or spec.origin is None:
             raise ValueError("dataset 'digits' needs the extra: pip install 'fedmf[data]'.")
@@ -104,15 +105,15 @@ class Digits(_Images):
             Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=","
         )
         rng = np.random.default_rng([self.seed, 0xD161])
-        parts = hold_out(len(table), self.test_fraction, rng, "examples")
-        test, train = ((table[rows, :-1], table[rows, -1]) for rows in parts)
-        return self._dataset(train, test, rng)
+        images = table[:, :-1]
+        labels = table[:, -1]
+        test, train = hold_out(len(table), self.test_fraction, rng, "examples")
+        return self._dataset((images[train], labels[train]), (images[test], labels[test]), rng)
 
 
 @dataclass(frozen=True)
 class Idx(_Images):
-    """MNIST, Fashion-MNIST or another folder of its four files in the format IDX, packed (``.gz``)
-    or not.
+    """MNIST, Fashion-MNIST or another folder of four IDX files, packed (``.gz``) or not.
 
     Training images are spread over users; the test files, which belong to no user, are the test
     part. Features are scaled to [0, 1].
@@ -126,41 +127,45 @@ class Idx(_Images):
     levels: ClassVar[int] = 255
 
     def load(self) -> InMemoryDataset:
-        """See `DatasetOptions.load`."""
-        train, test = (
-            (
-                _idx(self.path, f"{part}-images-idx3-ubyte"),
-                _idx(self.path, f"{part}-labels-idx1-ubyte"),
-            )
-            for part in ("train", "t10k")
-        )
-        for images, labels in (train, test):
-            if (
-                len(images) != len(labels)
-                or images.ndim < 2
-                or labels.ndim > 1
-                or labels.max(initial=0) > 9
-            ):
-                raise ValueError(
-                    f"path must hold as many images as labels 0 to 9; got {len(images)} and"
-                    f" {len(labels)} in {self.path}."
-                )
+        train = self._read("train")
+        test = self._read("t10k")
         return self._dataset(train, test, np.random.default_rng([self.seed, 0x1D8]))
+
+    def _read(self, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Read images and labels of a part.
+
+        Raises:
+            ValueError: a file is missing or broken, or the two do not fit together.
+        """
+        images = _idx(self.path, f"{part}-images-idx3-ubyte")
+        labels = _idx(self.path, f"{part}-labels-idx1-ubyte")
+        fits = len(images) == len(labels) and images.ndim >= 2 and labels.ndim == 1
+        if not fits or labels.max(initial=0) > 9:
+            raise ValueError(
+                f"path must hold as many images as labels 0 to 9; got {len(images)} and"
+                f" {len(labels)} in {self.path}."
+            )
+        return images, labels
 
 
 def _idx(folder: str, name: str) -> NDArray[np.uint8]:
-    """The array in a file.
+    """Read the array in a file.
 
     Raises:
-        ValueError: it is not there, broken, or holds something else.
+        ValueError: the file is missing or broken, or holds something else.
     """
     path = Path(folder).expanduser() / name
-    path = path if path.is_file() else path.with_name(f"{name}.gz")
+    if not path.is_file():
+        path = path.with_name(f"{name}.gz")
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"path must hold {name} or {name}.gz; got {path}: {error}.") from None
-    axes = content[3] if content[:3] == _MAGIC and len(content) > 3 else 0
+    if not content.startswith(_MAGIC) or len(content) < 4:
+        raise ValueError(f"{path} must be an IDX file of unsigned bytes; got something else.")
+    axes = content[3]
     sizes = np.frombuffer(content[4 : 4 + 4 * axes], dtype=">u4").astype(np.int64).tolist()
     if not axes or len(sizes) < axes or len(content) != 4 + 4 * axes + math.prod(sizes):
         raise ValueError(f"{path} must be an IDX file of unsigned bytes; got something else.")

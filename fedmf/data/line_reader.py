@@ -1,5 +1,6 @@
-"""Lines of a file or a pipe as they arrive; one that is too long is passed over, never held
-whole.
+"""Lines of a file or a pipe as they arrive, for `fedmf.data.table_reader`.
+
+A line that is too long is passed over and never held whole.
 """
 
 from __future__ import annotations
@@ -11,25 +12,24 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
-#: Most bytes of a line that is read: 16 MiB.
+#: Largest number of bytes of a line: 16 MiB.
 LONGEST_LINE: Final = 1 << 24
-#: Stands for a line that is longer: a row of no format.
+#: Stands for a longer line; it is not a row of any format.
 PASSED_OVER: Final = b"-\r-"
 _CHUNK: Final = 1 << 20
-#: Milliseconds.
-_LONGEST_WAIT: Final = 1000
+_LONGEST_WAIT_MS: Final = 1000
 _MARK: Final = b"\xef\xbb\xbf"
 
 
 class Lines:
-    """The lines of a string that are not blank, without their ends; a last line may lack its end.
+    """The lines of a text that are not blank, without their ends; a last line may lack its end.
 
     A byte order mark at the beginning is dropped.
 
     Args:
-        read: gives what has arrived, at least a byte, and nothing at the end (`arriving` for a
-            pipe).
-        longest: most bytes of a line; in place of a longer one there is `PASSED_OVER`.
+        read: returns the bytes that have arrived, at least one, and none at the end (`arriving`
+            for a pipe).
+        longest: largest number of bytes of a line; `PASSED_OVER` stands for a longer one.
 
     Guarantees:
         The lines do not depend on how the text was cut into pieces, and no more than ``longest``
@@ -41,33 +41,38 @@ class Lines:
     """
 
     def __init__(self, read: Callable[[], bytes], longest: int = LONGEST_LINE) -> None:
-        self._longest, self._arriving = longest, _cut(read, longest)
+        self._longest = longest
+        self._arriving = _cut(read, longest)
         self._ready: deque[bytes] = deque()
 
     def peek(self) -> bytes | None:
-        """The next line, which stays the next; None at the end."""
+        """Return the next line without taking it; None at the end."""
         while True:
             while self._ready:
                 if self._ready[0].strip():
                     return self._ready[0]
                 self._ready.popleft()
-            if (lines := next(self._arriving, None)) is None:
+            lines = next(self._arriving, None)
+            if lines is None:
                 return None
             self._ready.extend(lines)
 
     def take(self, most: int) -> list[bytes]:
-        """Up to that many lines, those that are at hand; waits for the first, none at the end."""
+        """Take the lines at hand, at most ``most``; wait for the first one; none at the end."""
         self.peek()
-        part = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
-        return [line for line in part if line.strip()]
+        lines: list[bytes] = []
+        for _ in range(min(most, len(self._ready))):
+            line = self._ready.popleft()
+            if line.strip():
+                lines.append(line)
+        return lines
 
     def join_quoted(self, is_row: Callable[[bytes], bool]) -> None:
-        """From here on lines of CSV that are one row, by a cell in quotes that holds line ends, are
-        joined.
+        """From here on, join lines of CSV that are one row, because a quoted cell holds line ends.
 
-        A line with an odd number of quotes that is no row begins one, which ends with the next such
-        line. If they are none, or longer than a line may be, each line is for itself: a quote that
-        nothing closes swallows no rows.
+        A line with an odd number of quotes that is not a row begins one, which ends with the next
+        such line. If they do not form a row, or are longer than a line may be, each line stands for
+        itself: a quote that is never closed swallows no rows.
 
         Args:
             is_row: whether some lines, with line feeds between them, are a row.
@@ -78,61 +83,70 @@ class Lines:
     def _joined(
         self, pieces: Iterable[list[bytes]], is_row: Callable[[bytes], bool]
     ) -> Iterator[list[bytes]]:
-        begun: list[bytes] = []
+        parts: list[bytes] = []  # the lines so far of a row that has not ended
         size = 0
         for lines in pieces:
             ready: list[bytes] = []
             for line in lines:
                 odd = line.count(b'"') % 2 == 1
-                if begun and odd and is_row(whole := b"\n".join([*begun, line])):
-                    ready.append(whole)
-                    begun = []
+                if parts and odd:
+                    row = b"\n".join([*parts, line])
+                    if is_row(row):
+                        ready.append(row)
+                        parts = []
+                        size = 0
+                        continue
+                if parts and (odd or line is PASSED_OVER or size + len(line) > self._longest):
+                    ready += parts
+                    parts = []
                     size = 0
-                    continue
-                if begun and (odd or line is PASSED_OVER or size + len(line) > self._longest):
-                    ready = ready + begun
-                    begun = []
-                    size = 0
-                if begun or (odd and not is_row(line)):
-                    begun.append(line)
+                if parts or (odd and not is_row(line)):
+                    parts.append(line)
                     size += len(line)
                 else:
                     ready.append(line)
             yield ready
-        yield begun
+        yield parts
 
 
 def _cut(read: Callable[[], bytes], longest: int) -> Iterator[list[bytes]]:
-    """The lines that each piece ends, and at last the one that nothing ends."""
-
-    def line(text: bytes) -> bytes:
-        return text.removesuffix(b"\r") if len(text) <= longest else PASSED_OVER
-
-    held = bytearray()
+    """Yield the lines that each piece ends, and at last the line that nothing ends."""
+    rest = bytearray()
     mark = _MARK
-    while piece := read():
-        *ended, rest = piece.split(b"\n")
+    while True:
+        piece = read()
+        if not piece:
+            break
+        *ended, last = piece.split(b"\n")
         if ended:
-            ended[0] = bytes(held + ended[0]).removeprefix(mark)
-            held = bytearray()
+            ended[0] = bytes(rest + ended[0]).removeprefix(mark)
+            rest = bytearray()
             mark = b""
-        held += rest
-        del held[longest + len(mark) + 1 :]  # enough to see that it is too long
-        yield [line(text) for text in ended]
-    yield [line(bytes(held).removeprefix(mark))]
+        rest += last
+        del rest[longest + len(mark) + 1 :]  # enough to see that it is too long
+        yield [_line(text, longest) for text in ended]
+    yield [_line(bytes(rest).removeprefix(mark), longest)]
+
+
+def _line(text: bytes, longest: int) -> bytes:
+    """Return a line without its end, or `PASSED_OVER` for one that is too long."""
+    if len(text) > longest:
+        return PASSED_OVER
+    return text.removesuffix(b"\r")
 
 
 def arriving(descriptor: int) -> Callable[[], bytes]:
-    """Reads what has arrived at a descriptor, which is not closed here.
+    """Return a function that reads the bytes that have arrived at a descriptor.
 
-    A signal that comes between two steps of Python and the wait would be noticed when rows come,
-    perhaps never; so no wait is longer than a second.
+    The descriptor is not closed. A signal that arrives between two steps of Python and the wait
+    would be noticed only when rows arrive, perhaps never; no wait is therefore longer than a
+    second.
     """
     arrived = select.poll()
     arrived.register(descriptor, select.POLLIN)
 
     def read() -> bytes:
-        while not arrived.poll(_LONGEST_WAIT):
+        while not arrived.poll(_LONGEST_WAIT_MS):
             pass
         return os.read(descriptor, _CHUNK)
 

@@ -1,5 +1,6 @@
-"""Rows that stay on the nodes of a deployment: each has a file of its own users, the server none of
-them.
+"""Rows that stay on the nodes of a deployment.
+
+Each node has a file with the rows of its own users; the server has no user's rows.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from fedmf.data.cells import places, read_user_list
 from fedmf.data.dataset import InMemoryDataset, TestOwner
 from fedmf.data.dataset_options import PublicInput
 from fedmf.data.partitions import Partition, partition_by_owner
-from fedmf.data.schema import Schema
+from fedmf.data.schema import Category, Schema
 from fedmf.data.table import Table
 from fedmf.values import Field
 
 
 @dataclass(frozen=True)
 class OnNodes(Table):
-    """Rows with a class, in files that stay on the nodes of a deployment; each node has its own
-    users.
+    """Rows with a class, in files that stay on the nodes of a deployment.
 
-    The server reads the user list and, if there is one, the test file. It never opens ``path``:
-    there a node finds its users' rows, unless its node config says ``data-path``. A node says that
-    it serves all users who have rows there; with ``data-user-list`` in its node config, a file like
-    ``user_list``, only those on it. A schema, ``PATH#DIGEST``, is read on the server and on every
-    node, there where ``data-schema`` in its node config says; the digest shows that it is the same
-    one.
+    Each node has its own users. The server reads the user list and, if there is one, the test file.
+    It never opens ``path``, where a node finds the rows of its users, unless its node config says
+    ``data-path``. A node announces all users who have rows there; with ``data-user-list`` in its
+    node config, a file like ``user_list``, only those on it. A schema, ``PATH#DIGEST``, is read on
+    the server and on every node, which finds it at ``data-schema`` of its node config if given; the
+    digest shows that all schemas are equal.
     """
 
     kind: ClassVar[str] = "on-nodes"
+    takes_number_labels: ClassVar[bool] = False
     partition: Literal["by-user"] = "by-user"
     test_split: Literal["auto"] = "auto"
     test_path: Annotated[
@@ -44,31 +45,33 @@ class OnNodes(Table):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.label_columns or self.text_column:
-            raise ValueError(
-                "label_columns and text_column must be omitted on nodes: rows have a class."
-            )
+        if self.text_column:
+            raise ValueError("text_column must be omitted on nodes: rows have a class.")
 
     @property
     def holds_out_users(self) -> bool:
-        """No users are held out."""
+        """Always false: the test part is a file of its own."""
         return False
 
     @property
     def test_owner(self) -> TestOwner:
-        """The central test part is no user's."""
+        """Always "nobody": the central test part belongs to no user."""
         return "nobody"
 
     @cached_property
     def declared(self) -> Schema | None:
-        """See `Table.declared`; the same on the server and on all nodes.
+        """The schema, which is equal on the server and on all nodes; None without one.
 
         Raises:
-            ValueError: it is another one.
+            ValueError: its digest differs, or the label is not a category.
         """
         schema = super().declared
+        if schema is None:
+            return None
+        for name in self.label_column:
+            schema.column(name, Category, "label_column")
         path, _, digest = self.schema.partition("#")
-        if schema is not None and schema.digest != digest:
+        if schema.digest != digest:
             raise ValueError(
                 f"schema must end in #{schema.digest}, the digest of {path}; got"
                 f" {digest or 'none'}. It ensures that all nodes use the same schema."
@@ -76,11 +79,16 @@ class OnNodes(Table):
         return schema
 
     def load(self) -> InMemoryDataset:
-        """See `DatasetOptions.load`: what a server knows."""
+        """Return the data set as a server knows it: the users, and the test part if there is one.
+
+        Raises:
+            ValueError: the user list or the test file cannot be used.
+        """
         x = torch.zeros(0, *self.shape)
         y = torch.zeros(0, dtype=torch.int64)
         people = self.listed_users(False)
-        test = (x, y)
+        test_x = x
+        test_y = y
         if self.test_path:
             tests = dataclasses.replace(self, path=self.test_path)
             rows = tests.read(tests.batches((self.user_column,)))
@@ -88,60 +96,65 @@ class OnNodes(Table):
                 raise ValueError(
                     f"test_path must hold a readable row; got none in {self.test_path}."
                 )
-            kept = np.flatnonzero(rows.readable)
-            test = rows.features[kept], rows.labels[kept]
+            readable = np.flatnonzero(rows.readable)
+            test_x = rows.features[readable]
+            test_y = rows.labels[readable]
         return InMemoryDataset(
             features=x,
             labels=y,
             owned=Partition(np.arange(0), np.zeros(len(people) + 1, dtype=np.int64)),
             user_ids=people,
-            test_features=test[0],
-            test_labels=test[1],
+            test_features=test_x,
+            test_labels=test_y,
             classes=len(self.classes),
             has_examples=False,
         )
 
     def here(self, path: str = "", user_list: str = "", schema: str = "") -> InMemoryDataset:
-        """The users who own rows on the node on which this is called: all are trained, nothing is
-        held out.
+        """Return the users with rows on this node; nothing is held out.
 
         Args:
-            path: where the rows are, if not where all nodes have them.
-            user_list: who may be served from here; empty for everybody with rows.
-            schema: where the schema is, if not where all nodes have it.
+            path: path of the rows, if it differs from that of other nodes.
+            user_list: file with the ids that may be served from here; empty for all with rows.
+            schema: path of the schema, if it differs from that of other nodes.
 
         Raises:
             ValueError: the rows cannot be read.
         """
-        named = (
-            f"{schema}#{self.schema.partition('#')[2]}" if schema and self.schema else self.schema
-        )
-        node = dataclasses.replace(self, path=path or self.path, schema=named)
+        declared = self.schema
+        if schema and self.schema:
+            digest = self.schema.partition("#")[2]
+            declared = f"{schema}#{digest}"
+        node = dataclasses.replace(self, path=path or self.path, schema=declared)
         rows = node.read(node.batches())
         if user_list:
             allowed = read_user_list(Path(user_list).expanduser(), self.user_column)
         else:
-            allowed = tuple(sorted(filter(None, rows.users.unique().to_pylist())))
+            allowed = sorted(rows.users.unique().drop_null().to_pylist())
         owner = places(rows.users, allowed)
-        here = np.unique(owner[owner >= 0])
+        present = np.unique(owner[owner >= 0])
         return InMemoryDataset(
             features=rows.features,
             labels=rows.labels,
-            owned=partition_by_owner(owner, here).keeping(rows.readable),
-            user_ids=tuple(allowed[place] for place in here),
+            owned=partition_by_owner(owner, present).keeping(rows.readable),
+            user_ids=tuple(np.array(allowed, dtype=object)[present]),
             test_features=rows.features[:0],
             test_labels=rows.labels[:0],
             classes=len(self.classes),
         )
 
     def user_inputs(self) -> tuple[PublicInput, ...]:
-        """See `DatasetOptions.user_inputs`."""
-        *known, _ = super().user_inputs()
-        sizes = "not known to the server", "a user's size decides its own update only"
-        return (*known, PublicInput("sizes of users", *sizes))
+        *others, _ = super().user_inputs()
+        sizes = PublicInput(
+            "sizes of users",
+            "not known to the server",
+            "a user's size decides its own update only",
+        )
+        return (*others, sizes)
 
     @property
     def test_part(self) -> tuple[str, str]:
-        """See `DatasetOptions.test_part`."""
-        words = "rows of a file, which must be no user's" if self.test_path else "none"
+        words = "none"
+        if self.test_path:
+            words = "rows of a file, which must be no user's"
         return words, "file test_path on the server"

@@ -1,4 +1,4 @@
-"""A schema: what the columns of a table may hold, public and declared before any row is looked at.
+"""Schemas: declarations of the columns of a table, public and fixed before any row is read.
 
 Training tables, nodes and streams are scaled by the same schema, and releases are in its units.
 """
@@ -30,11 +30,11 @@ from pydantic import (
     model_validator,
 )
 
-from fedmf.data.cells import cells_of, numbers, places
+from fedmf.data.cells import cells_of, numbers, places, texts
 from fedmf.data.table_reader import shown_names
 from fedmf.matrices.arrays import Array
 
-#: What a cell is never read with: control characters, line separators, halves of surrogate pairs.
+#: Characters that no category may have: controls, line separators, halves of surrogate pairs.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _MOST_CATEGORIES: Final = 10_000
 _LONGEST_CATEGORY: Final = 255
@@ -51,15 +51,16 @@ AnyColumn = TypeVar("AnyColumn", bound="Column")
 
 
 class Column(BaseModel):
-    """One column; abstract. Its fields are what a schema says of it, without a default where it
-    must.
+    """One column; abstract.
+
+    Its fields are the keys of a declaration; those without a default are required.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     kind: Any
 
     def labels(self, cells: Any) -> list[str]:
-        """What is published of each cell, where a label of releases is taken from this column."""
+        """Return what is published of each cell if this column labels releases."""
         return list(cells)
 
 
@@ -76,32 +77,32 @@ class Encoded(Column, ABC):
     @property
     @abstractmethod
     def endings(self) -> tuple[str, ...]:
-        """What the coordinates are called, behind the column's name."""
+        """Names of the coordinates, to be appended to the column's name."""
 
     @property
     @abstractmethod
     def units(self) -> tuple[float, float, float, float]:
-        """(center, scale, lower, upper): a coordinate z stands for center + scale·z, within these
-        bounds.
+        """(center, scale, lower, upper) of the coordinates.
+
+        A coordinate z stands for center + scale·z, which lies within the bounds.
         """
 
     @property
     def largest_square(self) -> float:
-        """The largest that the squares of the coordinates of one cell add up to: of a category one
-        is 1.
-        """
+        """Largest sum of the squares of the coordinates of one cell; 1 for a category."""
         center, scale, lower, upper = self.units
         return (max(upper - center, center - lower) / scale) ** 2
 
     @abstractmethod
     def measure(self, cells: Any) -> Array:
-        """Coordinates of each cell before bounds apply, shape (cells, coordinates); NaN if it
-        cannot be read.
+        """Return the coordinates of each cell before bounds apply, shape (cells, coordinates).
+
+        They are NaN for a cell that cannot be read.
 
         Args:
-            cells: an Arrow array, or a list of text with "" for a missing cell.
+            cells: an Arrow array, or a list of strings with "" for a missing cell.
 
-        Guarantees: what a cell becomes depends on that cell alone.
+        Guarantees: the coordinates of a cell depend on that cell alone.
         """
 
     @model_validator(mode="after")
@@ -118,9 +119,9 @@ class Number(Encoded):
     Args:
         lower: least value that counts.
         upper: largest value that counts.
-        center: what becomes 0; None for the middle of the bounds.
-        scale: what becomes 1; None for half the width of the bounds.
-        fill: public value that stands for a missing cell; None: its row is ignored.
+        center: the value that becomes 0; None for the middle of the bounds.
+        scale: the distance from it that becomes 1; None for half the width of the bounds.
+        fill: public value that stands for a missing cell; with None, its row is ignored.
 
     >>> Number(lower=0.0, upper=10.0, fill=5.0).measure(["0", "20", "", "many"]).ravel().tolist()
     [-1.0, 3.0, 0.0, nan]
@@ -149,35 +150,40 @@ class Number(Encoded):
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """See `Encoded.endings`."""
         return ("",)
 
     @property
     def units(self) -> tuple[float, float, float, float]:
-        """See `Encoded.units`."""
-        center = (self.lower + self.upper) / 2 if self.center is None else self.center
-        scale = (self.upper - self.lower) / 2 if self.scale is None else self.scale
+        center = self.center
+        if center is None:
+            center = (self.lower + self.upper) / 2
+        scale = self.scale
+        if scale is None:
+            scale = (self.upper - self.lower) / 2
         return center, scale, self.lower, self.upper
 
     def measure(self, cells: Any) -> Array:
-        """See `Encoded.measure`; a cell that is neither missing nor a finite number cannot be
-        read.
+        """Return (x − center)/scale of each cell, shape (cells, 1).
+
+        It is NaN for a cell that is neither missing nor a finite number.
         """
-        found = numbers(cells)
+        values = numbers(cells)
         if self.fill is not None:
-            found = np.where([not cell for cell in cells_of(cells)], self.fill, found)
+            missing = texts(cells).is_null().to_numpy(zero_copy_only=False)
+            values = np.where(missing, self.fill, values)
         center, scale, *_ = self.units
         with np.errstate(over="ignore"):
-            return ((np.where(np.isfinite(found), found, np.nan) - center) / scale)[:, None]
+            scaled = (np.where(np.isfinite(values), values, np.nan) - center) / scale
+        return scaled[:, None]
 
 
 @final
 class Category(Encoded):
-    """One of some values; each has a coordinate that is 1 in its rows and 0 in others.
+    """One of several values; each has a coordinate that is 1 in its rows and 0 in others.
 
     Args:
-        categories: all values that there are, in order.
-        fill: the one that stands for a missing cell; None: its row is ignored.
+        categories: all possible values, in order.
+        fill: the value that stands for a missing cell; with None, its row is ignored.
 
     >>> Category(categories=("no", "yes")).measure(["yes", "perhaps"]).tolist()
     [[0.0, 1.0], [nan, nan]]
@@ -200,12 +206,12 @@ class Category(Encoded):
     def _readable(cls, categories: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(categories)) < len(categories):
             raise ValueError("categories must be different")
-        unfit = [one for one in categories if one != one.strip() or _CONTROL.search(one)]
-        if unfit:
-            raise ValueError(
-                "categories must have no blanks at their ends and no control characters; got "
-                f"{unfit[0][:40]!r}"
-            )
+        for category in categories:
+            if category != category.strip() or _CONTROL.search(category):
+                raise ValueError(
+                    "categories must have no blanks at their ends and no control characters; got "
+                    f"{category[:40]!r}"
+                )
         return categories
 
     @model_validator(mode="after")
@@ -216,22 +222,20 @@ class Category(Encoded):
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """See `Encoded.endings`."""
-        return tuple(f"={one}" for one in self.categories)
+        return tuple(f"={category}" for category in self.categories)
 
     @property
     def units(self) -> tuple[float, float, float, float]:
-        """See `Encoded.units`: shares of rows stay shares."""
-        return 0.0, 1.0, 0.0, 1.0
+        return 0.0, 1.0, 0.0, 1.0  # shares of rows stay shares
 
     def places(self, cells: Any) -> NDArray[np.int64]:
-        """Place of each cell's value among the categories, −1 for one that is none of them."""
+        """Return the place of each cell's value among the categories; −1 if it is none of them."""
         return places(cells, self.categories, self.fill or "")
 
     def measure(self, cells: Any) -> Array:
-        """See `Encoded.measure`; a cell that is none of the categories cannot be read."""
-        found = self.places(cells)[:, None]
-        return np.where(found < 0, np.nan, found == np.arange(len(self.categories)))
+        """Return the coordinates of each cell, NaN for one that is none of the categories."""
+        place = self.places(cells)[:, None]
+        return np.where(place < 0, np.nan, place == np.arange(len(self.categories)))
 
 
 @final
@@ -241,8 +245,8 @@ class Time(Column):
     Args:
         start: the first time, as ISO 8601.
         end: the first time that is too late.
-        step: width of the grid: a number of seconds, minutes, hours or days, such as "15 min" or "1
-            day".
+        step: width of the grid: a number of seconds, minutes, hours or days, such as "15 min" or
+            "1 day".
 
     >>> hours = Time(start="2026-01-01", end="2026-01-02", step="1 h")
     >>> hours.labels(["2026-01-01T01:59", "2026-01-01T01:59+01:00", "2025-12-31", "soon"])
@@ -260,7 +264,8 @@ class Time(Column):
             raise ValueError(
                 f"start must lie before end, in the same zone; got {self.start} and {self.end}"
             )
-        if (steps := math.ceil((self.end - self.start) / self._width)) > _MOST_STEPS:
+        steps = math.ceil((self.end - self.start) / self._width)
+        if steps > _MOST_STEPS:
             raise ValueError(f"step must leave at most {_MOST_STEPS} steps; got {steps}")
         return self
 
@@ -275,31 +280,29 @@ class Time(Column):
         return timedelta(seconds=int(parts[1]) * _SECONDS[parts[2][0]])
 
     def labels(self, cells: Any) -> list[str]:
-        """The beginning of the step of each cell's time, in the zone of ``start``; "" outside the
-        grid.
+        """Return the beginning of the step of each cell's time, in the zone of ``start``.
+
+        It is "" for a time outside the grid.
 
         Args:
-            cells: as ISO 8601, without a zone in that of ``start``; where that has none, all are in
-                UTC.
+            cells: times as ISO 8601. Those without a zone are in the zone of ``start``; if that has
+                none, all are in UTC.
         """
+        return [self._label(_time(cell)) for cell in cells_of(cells)]
+
+    def _label(self, at: datetime | None) -> str:
+        if at is None:
+            return ""
         first = self.start.replace(tzinfo=self.start.tzinfo or UTC)
-        labels = []
-        for at in map(_time, cells_of(cells)):
-            passed = (
-                timedelta(-1)
-                if at is None
-                else at.replace(tzinfo=at.tzinfo or first.tzinfo) - first
-            )
-            inside = timedelta(0) <= passed < self.end - self.start
-            labels.append(
-                (self.start + passed // self._width * self._width).isoformat() if inside else ""
-            )
-        return labels
+        passed = at.replace(tzinfo=at.tzinfo or first.tzinfo) - first
+        if not timedelta(0) <= passed < self.end - self.start:
+            return ""
+        return (self.start + passed // self._width * self._width).isoformat()
 
 
 @final
 class Text(Column):
-    """Any text; no vector holds it."""
+    """A text of any kind, which is not part of a vector."""
 
     kind: Literal["text"] = "text"
 
@@ -313,31 +316,35 @@ class User(Column):
 
 @final
 class Ignored(Column):
-    """A column that nothing reads."""
+    """A column that is not read."""
 
     kind: Literal["ignore"] = "ignore"
 
 
-#: What a column may be, by kind.
+#: The classes of columns by kind.
 KINDS: Final[dict[str, type[Column]]] = {
-    kind.model_fields["kind"].default: kind
-    for kind in (Number, Category, Text, Time, User, Ignored)
+    "number": Number,
+    "category": Category,
+    "text": Text,
+    "time": Time,
+    "user": User,
+    "ignore": Ignored,
 }
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns by name, each with what its cells may hold.
+    """Declarations of columns by name.
 
-    A row in which a cell of a column in use is missing, without a public value to fill it, or
-    cannot be read counts for no user. Nothing else depends on it: errors depend on header, schema
-    and configuration.
+    A row counts for no user if a cell of a column in use cannot be read, or is missing without a
+    public value to fill it. Nothing else depends on such a row: errors depend on header, schema and
+    configuration.
 
     Args:
-        columns: by name, in the order in which they are declared.
+        columns: declarations by name, in their order.
 
     Raises:
-        ValueError: no columns, or more than one of users.
+        ValueError: there are no columns, or more than one of users.
     """
 
     columns: Mapping[str, Column]
@@ -352,93 +359,100 @@ class Schema:
             )
 
     def named(self, kind: type[Column]) -> tuple[str, ...]:
-        """The columns of a kind."""
+        """Return the names of the columns of a kind."""
         return tuple(name for name, column in self.columns.items() if isinstance(column, kind))
 
     @property
     def user(self) -> str | None:
-        """The column of users, None if there is none."""
+        """The name of the column of users; None if there is none."""
         return next(iter(self.named(User)), None)
 
     def column(self, name: str, kind: type[AnyColumn], what: str) -> AnyColumn:
-        """One column, which must be of a kind.
+        """Return one column, which must be of a kind.
 
         Args:
-            name: of the column.
-            kind: of which it must be.
-            what: who asks, for the message.
+            name: name of the column.
+            kind: required kind.
+            what: the argument that names the column, for messages.
 
         Raises:
             ValueError: it is not declared, or is of another kind.
         """
         column = self.columns.get(name)
-        if not isinstance(column, kind):
-            wanted = " or ".join(name for name, one in KINDS.items() if issubclass(one, kind))
-            got = "none of its columns" if column is None else f"a column of kind {column.kind!r}"
-            raise ValueError(
-                f"{what} must be a column that the schema declares as {wanted}; got {name!r:.100},"
-                f" {got}."
-            )
-        return column
+        if isinstance(column, kind):
+            return column
+        wanted = " or ".join(name for name, one in KINDS.items() if issubclass(one, kind))
+        got = "none of its columns"
+        if column is not None:
+            got = f"a column of kind {column.kind!r}"
+        raise ValueError(
+            f"{what} must be a column that the schema declares as {wanted}; got {name!r:.100},"
+            f" {got}."
+        )
 
     def check_header(self, names: Sequence[str], source: str, optional: Sequence[str] = ()) -> None:
-        """Whether a table has the columns that are declared, each once, and no others.
+        """Check that a table has exactly the columns that are declared, each once.
 
         Args:
-            names: of its columns; of one without a header none.
-            source: what it is called in messages.
-            optional: names of declared columns that need not be there.
+            names: column names of the table; empty for one without a header.
+            source: name of the table in messages.
+            optional: names of declared columns that may be absent.
 
         Raises:
-            ValueError: a column is not declared, or a declared one is not there.
+            ValueError: a column is not declared, or a declared one is absent or occurs twice.
         """
-        if undeclared := [name for name in names if name not in self.columns]:
+        undeclared = [name for name in names if name not in self.columns]
+        if undeclared:
             raise ValueError(
                 f"columns must all be declared in the schema; got {shown_names(undeclared)} in"
                 f' {source}, which it does not declare. Declare their content, or kind = "ignore".'
             )
         times = Counter(names)
         for name in self.columns:
-            if times[name] > 1 or (not times[name] and name not in optional):
-                fault = "twice or more" if times[name] else "no such column"
+            fault = ""
+            if times[name] > 1:
+                fault = "twice or more"
+            elif not times[name] and name not in optional:
+                fault = "no such column"
+            if fault:
                 raise ValueError(
                     f"columns must each occur once; got {fault} for {name!r:.100} in {source}."
                 )
 
     def encoding(self, names: Sequence[str] | None = None) -> Encoding:
-        """How rows become vectors.
+        """Return the encoding of rows as vectors.
 
         Args:
-            names: of the columns of numbers and categories to use; None for all.
+            names: columns of numbers and categories to use; None for all.
 
         Raises:
-            ValueError: there is none, or one is of another kind.
+            ValueError: there are none, or one is of another kind.
         """
-        wanted = self.named(Encoded) if names is None else tuple(names)
-        if not wanted or len(set(wanted)) < len(wanted):
+        if names is None:
+            names = self.named(Encoded)
+        if not names or len(set(names)) < len(names):
             raise ValueError(
-                f"columns must be different ones, at least one; got {shown_names(wanted)}."
+                f"columns must be different ones, at least one; got {shown_names(names)}."
             )
-        return Encoding(
-            wanted, tuple(self.column(name, Encoded, "columns (of a vector)") for name in wanted)
-        )
+        columns = tuple(self.column(name, Encoded, "columns (of a vector)") for name in names)
+        return Encoding(tuple(names), columns)
 
     @cached_property
     def digest(self) -> str:
         """32 hexadecimal digits of the declarations, independent of the layout of the file."""
-        said = json.dumps(self.to_dict(), ensure_ascii=False).encode(errors="surrogatepass")
-        return hashlib.sha256(said).hexdigest()[:32]
+        content = json.dumps(self.to_dict(), ensure_ascii=False).encode(errors="surrogatepass")
+        return hashlib.sha256(content).hexdigest()[:32]
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-able dict, columns in their order."""
-        return {
-            name: column.model_dump(mode="json", exclude_none=True)
-            for name, column in self.columns.items()
-        }
+        """Return a JSON-able dict, columns in their order."""
+        columns: dict[str, Any] = {}
+        for name, column in self.columns.items():
+            columns[name] = column.model_dump(mode="json", exclude_none=True)
+        return columns
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote, or a file says under ``columns``.
+        """Create a schema from the result of `to_dict`, or the table ``columns`` of a file.
 
         Raises:
             ValueError: a column is not declared as its kind requires; the column and key are named.
@@ -447,42 +461,55 @@ class Schema:
 
 
 def _column(name: str, given: object) -> Column:
-    """A column from what a file or record says of it."""
-    given = dict(given) if isinstance(given, Mapping) else {}
+    """Create a column from its declaration in a file or record.
+
+    Raises:
+        ValueError: it is not declared as its kind requires; the column and key are named.
+    """
+    declaration: dict[str, Any] = {}
+    if isinstance(given, Mapping):
+        declaration = dict(given)
     where = f"columns.{name[:200]}"
-    kind = str(given.get("kind"))
-    if kind not in KINDS:
+    kind = KINDS.get(str(declaration.get("kind")))
+    if kind is None:
         raise ValueError(
-            f"{where}.kind must be one of {', '.join(KINDS)}; got {given.get('kind')!r:.100}."
+            f"{where}.kind must be one of {', '.join(KINDS)}; got {declaration.get('kind')!r:.100}."
         )
-    keys = {key: about.description for key, about in KINDS[kind].model_fields.items()}
     try:
-        return KINDS[kind].model_validate(given)
-    except ValidationError as found:
-        errors = found.errors(include_url=False)
-    # A key that there is not may be another one misspelt, which is then missing.
-    error = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
-    key = "".join(map(str, error["loc"][:1]))
-    where = f"{where}.{key}".removesuffix(".")
-    near = difflib.get_close_matches(key, keys, 1) or keys
-    faults = {
-        "missing": (
-            f"must be filled in: {keys.get(key)}. Declare public facts; never read them off the"
-            " rows."
-        ),
-        "extra_forbidden": (
-            f"must be left out: no such key; did you mean {' or '.join(map(repr, near))}?"
-        ),
-    }
-    said = error["msg"].removeprefix("Value error, ").replace("tuple", "list")
-    fault = re.sub("(Input|Tuple) should", "must", said)
-    got = f"; got {error['input']!r:.100}." if key else "."
-    raise ValueError(
-        f"{where} (kind {kind}) " + faults.get(error["type"], f"is wrong: {fault}{got}")
-    )
+        return kind.model_validate(declaration)
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False)
+    error = errors[0]
+    for each in errors:
+        if each["type"] == "extra_forbidden":  # may be another key misspelt, which is then missing
+            error = each
+            break
+    key = str(error["loc"][0]) if error["loc"] else ""
+    if key:
+        where = f"{where}.{key}"
+    kind_name = declaration["kind"]
+    raise ValueError(f"{where} (kind {kind_name}) {_fault(kind, key, error)}")
+
+
+def _fault(kind: type[Column], key: str, error: Any) -> str:
+    """Return the end of a message on an error of pydantic in a key of a column."""
+    if error["type"] == "missing":
+        meaning = kind.model_fields[key].description
+        return f"must be filled in: {meaning}. Declare public facts; never read them off the rows."
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, kind.model_fields, 1) or kind.model_fields
+        return (
+            f"must be left out: no such key; did you mean {' or '.join(repr(one) for one in near)}?"
+        )
+    message = error["msg"].removeprefix("Value error, ").replace("tuple", "list")
+    fault = "is wrong: " + re.sub("(Input|Tuple) should", "must", message)
+    if key:
+        fault += f"; got {error['input']!r:.100}"
+    return f"{fault}."
 
 
 def _time(text: str) -> datetime | None:
+    """Return a time that is written as ISO 8601; None for other text."""
     try:
         return datetime.fromisoformat(text.strip())
     except ValueError:
@@ -491,10 +518,10 @@ def _time(text: str) -> datetime | None:
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """How the columns in use become coordinates z, in bounded public units.
+    """The encoding of the columns in use as coordinates z, in bounded public units.
 
     Args:
-        names: of the columns.
+        names: names of the columns.
         columns: their declarations.
     """
 
@@ -503,50 +530,59 @@ class Encoding:
 
     @cached_property
     def coordinates(self) -> tuple[str, ...]:
-        """Names of the coordinates: of a number its column's, of a category one a value,
-        "city=Graz".
-        """
-        endings = [ending for column in self.columns for ending in column.endings]
-        return tuple(map(str.__add__, self.owners, endings))
+        """Names of the coordinates: "age" for a number, "city=Graz" for a value of a category."""
+        names: list[str] = []
+        for name, column in zip(self.names, self.columns, strict=True):
+            names += [name + ending for ending in column.endings]
+        return tuple(names)
 
     @cached_property
     def owners(self) -> tuple[str, ...]:
         """The column of each coordinate."""
-        return tuple(
-            name for name, of in zip(self.names, self.columns, strict=True) for _ in of.endings
-        )
+        owners: list[str] = []
+        for name, column in zip(self.names, self.columns, strict=True):
+            owners += [name] * len(column.endings)
+        return tuple(owners)
 
     @property
     def counts(self) -> bool:
-        """Whether valid rows are counted: a column may have missing cells."""
+        """Whether valid rows are counted, because a column may have missing cells."""
         return any(column.nullable for column in self.columns)
 
     @property
     def norm_bound(self) -> float:
-        """The largest norm of a row that the schema lets through; no row is cut to it."""
+        """The largest norm of a row that the schema admits; no row is clipped to it."""
         return math.sqrt(sum(column.largest_square for column in self.columns))
 
     @cached_property
     def units(self) -> Array:
         """(center, scale, lower, upper) of each coordinate, shape (d, 4), as in `Encoded.units`."""
-        return np.array([column.units for column in self.columns for _ in column.endings])
+        units: list[tuple[float, float, float, float]] = []
+        for column in self.columns:
+            units += [column.units] * len(column.endings)
+        return np.array(units)
 
     def measure(self, cells: Sequence[Any]) -> Array:
-        """Coordinates of rows before bounds apply, shape (rows, d); NaN where a cell cannot be
-        read.
+        """Return coordinates of rows before bounds apply, shape (rows, d).
+
+        They are NaN where a cell cannot be read.
 
         Args:
-            cells: of each column in use, Arrow arrays or lists of text, "" for a missing cell.
+            cells: for each column in use an Arrow array, or a list of strings with "" for a missing
+                cell.
         """
-        return np.concatenate(
-            [one.measure(of) for one, of in zip(self.columns, cells, strict=True)], axis=1
-        )
+        parts: list[Array] = []
+        for column, cells_of_column in zip(self.columns, cells, strict=True):
+            parts.append(column.measure(cells_of_column))
+        return np.concatenate(parts, axis=1)
 
     def encode(self, measured: Array) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Coordinates of rows within the bounds, and which rows are valid; others are zeros.
+        """Return coordinates of rows within the bounds, and which rows are valid.
+
+        The coordinates of other rows are zeros.
 
         Args:
-            measured: as `measure` gives them.
+            measured: coordinates as `measure` returns them.
 
         Returns:
             (z, valid), shapes (rows, d) and (rows,).

@@ -1,4 +1,8 @@
-"""The structure of one example, and operations on examples of one or of several tensors."""
+"""The structure of one example, and operations on the features of many.
+
+Features are one tensor, or several by name. Data sets declare the structure of their examples;
+training checks every user's examples against it before a model sees them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any, Final, Self, TypeAlias
 import torch
 from torch import Tensor
 
-#: The label of a position that counts for nothing, as everywhere in torch.
+#: The label that a loss ignores, torch's default: of a position, or of a whole example.
 PADDING: Final = -100
 
 _DERIVED: Final = (
@@ -23,37 +27,39 @@ Features: TypeAlias = Any
 
 
 def named(features: Features) -> dict[str, Any]:
-    """The tensors, or structures, by name; a single one has the empty name."""
-    return dict(features) if isinstance(features, Mapping) else {"": features}
+    """Return the tensors, or structures, by name; a single one has the empty name."""
+    if isinstance(features, Mapping):
+        return dict(features)
+    return {"": features}
 
 
 def each(function: Callable[..., Any], *features: Features) -> Any:
-    """A function of every tensor, or of tensors with one name in several features.
+    """Apply a function to every tensor, or to the tensors of one name in several features.
 
     >>> each(len, {"tokens": torch.zeros(3, 2), "mask": torch.zeros(3, 2)})
     {'tokens': 3, 'mask': 3}
     """
     first, *others = features
-    if isinstance(first, Mapping):
-        return {
-            name: function(values, *(other[name] for other in others))
-            for name, values in first.items()
-        }
-    return function(*features)
+    if not isinstance(first, Mapping):
+        return function(*features)
+    results: dict[str, Any] = {}
+    for name, values in first.items():
+        results[name] = function(values, *(other[name] for other in others))
+    return results
 
 
 def device_of(features: Features) -> torch.device:
-    """Where they are."""
+    """Return the device of the tensors."""
     return next(iter(named(features).values())).device
 
 
 def joined(parts: Sequence[Features]) -> Features:
-    """The examples of all parts, one after the other."""
+    """Return the examples of all parts, one after the other."""
     return each(lambda *tensors: torch.cat(tensors), *parts)
 
 
 def split_rows(features: Features, rows: int) -> Iterator[Features]:
-    """Views of at most so many examples each, in their order; one view of none at all."""
+    """Yield views of at most ``rows`` examples each, in order; one empty view if there are none."""
     examples = len(next(iter(named(features).values())))
     for first in range(0, max(1, examples), rows):
         yield each(lambda values, first=first: values[first : first + rows], features)
@@ -61,13 +67,13 @@ def split_rows(features: Features, rows: int) -> Iterator[Features]:
 
 @dataclass(frozen=True)
 class TensorStructure:
-    """What the features, or the labels, of one example look like.
+    """The shape, type and range of the features, or the labels, of one example.
 
     Args:
         shape: sizes, without the dimension that counts examples; each at least 1.
-        dtype: any real one.
+        dtype: any real type.
         bound: entries are integers 0, …, bound − 1; None for real numbers of a floating dtype.
-        padded: whether integers may be −100 as well, for labels that are ignored.
+        padded: whether integers may also be −100, for labels that are ignored.
 
     Raises:
         ValueError: an empty shape, a complex dtype, or no positive bound for integers.
@@ -94,31 +100,42 @@ class TensorStructure:
             )
 
     def __str__(self) -> str:
-        limit = "" if self.bound is None else f" below {self.bound}"
-        return f"{self.shape} {str(self.dtype).removeprefix('torch.')}{limit}"
+        text = f"{self.shape} {str(self.dtype).removeprefix('torch.')}"
+        if self.bound is not None:
+            text += f" below {self.bound}"
+        return text
 
     @classmethod
     def of(cls, values: Tensor, bound: int | None = None) -> Self:
-        """The structure of one of ``values``, shape (examples, …); integers are bounded by the
-        largest.
+        """Return the structure of one of ``values``, shape (examples, …).
+
+        Integers without a bound are bounded by the largest of them.
         """
         if bound is None and not values.dtype.is_floating_point:
-            bound = max(1, int(values.max()) + 1) if values.numel() else 1
+            bound = 1
+            if values.numel():
+                bound = max(1, int(values.max()) + 1)
         return cls(tuple(values.shape[1:]), values.dtype, bound)
 
     def of_tokens(self, vocabulary: int) -> TensorStructure:
-        """The same with tokens 0, …, vocabulary − 1."""
+        """Return this structure with tokens 0, …, vocabulary − 1."""
         return replace(self, bound=vocabulary)
 
     def _entry_outside(self, values: Tensor) -> float | None:
-        """An entry that is not finite or outside the bound, found in one pass; None if there is
-        none.
+        """Return an entry that is not finite or outside the bound; None if there is none.
+
+        The values are read once unless some are negative.
         """
         if not values.numel() or values.dtype == torch.bool:
             return None
-        least, largest = (entry.item() for entry in torch.aminmax(values))  # NaN if there is one
+        extremes = torch.aminmax(values)
+        least = extremes.min.item()  # NaN if there is one
+        largest = extremes.max.item()
         if self.bound is None:
-            return next((entry for entry in (least, largest) if not math.isfinite(entry)), None)
+            for extreme in (least, largest):
+                if not math.isfinite(extreme):
+                    return extreme
+            return None
         if not largest < self.bound:
             return largest
         takes_padding = self.padded and not self.dtype.is_floating_point and self.dtype.is_signed
@@ -127,8 +144,7 @@ class TensorStructure:
         return least
 
     def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
-        """Reject anything but so many examples of this structure on a device, with finite real
-        numbers.
+        """Reject all but ``examples`` examples of this structure, finite and real, on a device.
 
         Engines take no others: a token outside the vocabulary may be another user's embedding where
         users are trained together, and would end the process on a GPU.
@@ -138,28 +154,31 @@ class TensorStructure:
         """
         if not isinstance(values, Tensor):
             raise TypeError(f"{what} must be a tensor; got {type(values).__name__}.")
-        if (
-            len(values) != examples
-            or tuple(values.shape[1:]) != self.shape
-            or values.dtype != self.dtype
-        ):
+        shape = (examples, *self.shape)
+        if tuple(values.shape) != shape or values.dtype != self.dtype:
             raise ValueError(
                 f"{what} must be {examples} of {self}; got {tuple(values.shape)} {values.dtype}."
             )
         if values.device != device:
             raise ValueError(f"{what} must be on {device}; got {values.device}.")
-        if (outside := self._entry_outside(values)) is not None:
-            finite = "" if self.bound is not None else ", finite"
-            hint = _DERIVED if self.bound is not None and outside >= self.bound else ""
-            raise ValueError(f"{what} must be {self}{finite}; got {outside}.{hint}")
+        outside = self._entry_outside(values)
+        if outside is None:
+            return
+        if self.bound is None:
+            raise ValueError(f"{what} must be {self}, finite; got {outside}.")
+        hint = ""
+        if outside >= self.bound:
+            hint = _DERIVED
+        raise ValueError(f"{what} must be {self}; got {outside}.{hint}")
 
     def zeros(self, examples: int, device: torch.device | str = "cpu") -> Tensor:
-        """Valid examples that say nothing."""
+        """Return valid examples of zeros."""
         return torch.zeros((examples, *self.shape), dtype=self.dtype, device=device)
 
     def sample(self, generator: torch.Generator, shape: Sequence[int]) -> Tensor:
-        """Made-up values, shape (*shape, *self.shape): standard normal, or uniform below the
-        bound.
+        """Return random values, shape (*shape, *self.shape).
+
+        They are standard normal, or uniform below the bound.
         """
         size = (*shape, *self.shape)
         if self.bound is None:
@@ -168,15 +187,17 @@ class TensorStructure:
 
 
 class NamedStructures(dict[str, TensorStructure]):
-    """What the features of one example look like where a model takes several tensors by name.
+    """The structures of the features of one example where a model takes several tensors by name.
 
     Args:
         named: by the names of the model's arguments, at least one.
 
     Raises:
-        ValueError: no names, or one that is no name of an argument.
+        ValueError: there are no names, or one cannot be the name of an argument.
 
-    >>> str(NamedStructures({"mask": TensorStructure((5,)), "tokens": TensorStructure((5,), torch.int64, 9)}))
+    >>> mask = TensorStructure((5,))
+    >>> tokens = TensorStructure((5,), torch.int64, 9)
+    >>> str(NamedStructures({"tokens": tokens, "mask": mask}))
     'mask (5,) float32, tokens (5,) int64 below 9'
     """
 
@@ -191,37 +212,41 @@ class NamedStructures(dict[str, TensorStructure]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """There is none of all.
+        """Several tensors have no common shape.
 
         Raises:
-            ValueError: always; the caller wants one tensor.
+            ValueError: always; the caller needs one tensor.
         """
         raise ValueError(f"features must be one tensor here; got several: {', '.join(self)}.")
 
     def of_tokens(self, vocabulary: int | Mapping[str, int]) -> NamedStructures:
-        """The same with integers 0, …, vocabulary − 1.
+        """Return these structures with integers 0, …, vocabulary − 1.
 
         Args:
-            vocabulary: bounds by name; or one of ``input_ids``, or of all integers where none has
-                this name.
+            vocabulary: bounds by name; or one bound for ``input_ids``, or for all integers if none
+                has this name.
 
         Raises:
-            ValueError: a name that no integers have, or no integers.
+            ValueError: a name that belongs to no integers, or there are no integers.
         """
-        whole = [name for name, one in self.items() if one.bound is not None]
-        if not isinstance(vocabulary, Mapping):
-            vocabulary = dict.fromkeys(
-                [name for name in whole if name == "input_ids"] or whole, vocabulary
-            )
-        if not vocabulary or not {*vocabulary} <= {*whole}:
+        integers = [name for name, structure in self.items() if structure.bound is not None]
+        if isinstance(vocabulary, Mapping):
+            bounds = dict(vocabulary)
+        elif "input_ids" in integers:
+            bounds = {"input_ids": vocabulary}
+        else:
+            bounds = dict.fromkeys(integers, vocabulary)
+        if not bounds or not bounds.keys() <= set(integers):
             raise ValueError(
-                f"vocabulary must have names of integers, {whole}; got {list(vocabulary)}."
+                f"vocabulary must have names of integers, {integers}; got {list(bounds)}."
             )
-        bounded = {name: self[name].of_tokens(bound) for name, bound in vocabulary.items()}
-        return NamedStructures({**self, **bounded})
+        structures: dict[str, TensorStructure] = dict(self)
+        for name, bound in bounds.items():
+            structures[name] = self[name].of_tokens(bound)
+        return NamedStructures(structures)
 
     def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
-        """See `TensorStructure.check`."""
+        """Reject features that lack a name or do not pass `TensorStructure.check`."""
         if not isinstance(values, Mapping):
             raise TypeError(f"{what} must be a mapping of tensors; got {type(values).__name__}.")
         if values.keys() != self.keys():
@@ -233,11 +258,11 @@ class NamedStructures(dict[str, TensorStructure]):
 def structure_of(
     features: Features, vocabulary: int | Mapping[str, int] = 0
 ) -> TensorStructure | NamedStructures:
-    """The structure of one of these examples; integers are bounded by the largest.
+    """Return the structure of one of these examples; integers are bounded by the largest.
 
     Args:
-        features: any.
-        vocabulary: how many tokens or categories there are, see `NamedStructures.of_tokens`; 0 if
+        features: a tensor, or a mapping of tensors.
+        vocabulary: number of tokens or categories, as `NamedStructures.of_tokens` takes it; 0 if
             unknown.
 
     Raises:
@@ -249,18 +274,18 @@ def structure_of(
                 "vocabulary must be one number for features that are one tensor; got several."
             )
         return TensorStructure.of(features, vocabulary or None)
-    structure = NamedStructures(
-        {name: TensorStructure.of(values) for name, values in features.items()}
-    )
-    return structure.of_tokens(vocabulary) if vocabulary else structure
+    structure = NamedStructures(each(TensorStructure.of, features))
+    if vocabulary:
+        structure = structure.of_tokens(vocabulary)
+    return structure
 
 
 @dataclass(frozen=True)
 class ExampleStructure:
-    """What one example looks like. It is declared, and public: no user's row is looked at.
+    """The structure of one example. It is declared and public: no user's row is looked at.
 
     Args:
-        features: what the model takes: one tensor, or several by the names of its arguments.
+        features: the input of the model: one tensor, or several by the names of its arguments.
         labels: the targets of the loss; integers among them may be −100.
     """
 
@@ -271,16 +296,16 @@ class ExampleStructure:
         object.__setattr__(self, "labels", replace(self.labels, padded=True))
 
     def zeros(self, examples: int, device: torch.device) -> tuple[Features, Tensor]:
-        """Features and labels of valid examples that say nothing."""
+        """Return features and labels of valid examples of zeros."""
         features = each(lambda part: part.zeros(examples, device), self.features)
         return features, self.labels.zeros(examples, device)
 
     def sample(self, generator: torch.Generator, shape: Sequence[int]) -> tuple[Features, Tensor]:
-        """Features and labels of made-up examples, which are valid by the declaration.
+        """Return features and labels of random examples, which are valid by the declaration.
 
         Args:
-            generator: of the processor; the same state gives the same examples.
-            shape: how many, such as (users, width).
+            generator: on the CPU; the same state gives the same examples.
+            shape: number of examples along each dimension, such as (users, width).
         """
         features = each(lambda part: part.sample(generator, shape), self.features)
         return features, self.labels.sample(generator, shape)

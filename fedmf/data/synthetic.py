@@ -1,4 +1,7 @@
-"""Simulated data: LEAF's synthetic task, with users that are generated on demand."""
+"""Simulated data: LEAF's synthetic task, with users that are generated on demand.
+
+It serves benchmarks and tests with any number of users; no person is behind a row.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,16 @@ _BETA: Final = 1.0
 
 @dataclass(frozen=True)
 class Synthetic(DatasetOptions):
-    """Linear-softmax labels on Gaussian features, with models and features that differ between
-    users.
+    """Linear-softmax labels on Gaussian features, whose laws differ between users.
 
     User k belongs to one of s = 2 clusters c, uniformly, and with LEAF's α = 0.1 and β = 1 draws
-        its model       w_k = Q·(μ_c + α·ε_k),    Q of shape (features + 1, classes, s), ε_k ~ N(0,
-        I_s), its features    x ~ N(v_k, Σ), v_k ~ N(B_k, I), B_k ~ N(0, β²), Σ = diag(j^−1.2), its
-        labels      y = argmax(w_kᵀ(1, x) + 0.1·N(0, I)).
-    Everybody owns equally many. Test examples come from users of their own, ``test_fraction`` times
-    as many, at most 500.
+
+        its model     w_k = Q·(μ_c + α·ε_k), Q of shape (features + 1, classes, s), ε_k ~ N(0, I_s),
+        its features  x ~ N(v_k, Σ), v_k ~ N(B_k, I), B_k ~ N(0, β²), Σ = diag(j^−1.2),
+        its labels    y = argmax(w_kᵀ(1, x) + 0.1·N(0, I)).
+
+    All users own equally many examples. Test examples come from users of their own,
+    ``test_fraction`` times as many, at most 500.
 
     References:
         Caldas et al. (2018), "LEAF: A Benchmark for Federated Settings", dataset Synthetic, which
@@ -55,7 +59,6 @@ class Synthetic(DatasetOptions):
     classes: Annotated[int, Field("number of classes", ge=2)] = 10
 
     def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
-        """See `DatasetOptions.example_inputs`."""
         return (
             PublicInput("classes", str(self.classes), "configuration"),
             PublicInput("shape of an example", in_words((self.features,)), "configuration"),
@@ -63,56 +66,51 @@ class Synthetic(DatasetOptions):
         )
 
     def load(self) -> SyntheticDataset:
-        """See `DatasetOptions.load`."""
         return SyntheticDataset(self)
 
 
 class SyntheticDataset(Dataset):
-    """The users of `Synthetic`, who are computed when they are asked for.
+    """The users of `Synthetic`, whose examples are computed on demand.
 
     A user is a function of ``seed`` and its number alone: memory does not grow with the number of
     users, and user 7 is the same among 10 users as among 10⁶.
 
     Args:
-        options: how many users of what law.
+        options: number of users and their law.
     """
 
     counts_are_exact: ClassVar[bool] = True
 
     def __init__(self, options: Synthetic) -> None:
-        self._options, self._ids, self._device = (
-            options,
-            NumberedUsers(options.users),
-            torch.device("cpu"),
-        )
+        self._options = options
+        self._device = torch.device("cpu")
+        self._ids = NumberedUsers(options.users)
         self.user_ids = self._ids
         self.classes = options.classes
         rng = np.random.default_rng([options.seed, 0x1EAF])
         self._factors = rng.standard_normal((options.features + 1, options.classes, _CLUSTERS))
-        self._means = rng.standard_normal((_CLUSTERS, 1)) + rng.standard_normal(
-            (_CLUSTERS, _CLUSTERS)
-        )
+        centers = rng.standard_normal((_CLUSTERS, 1))
+        self._means = centers + rng.standard_normal((_CLUSTERS, _CLUSTERS))
         held_out = min(_MOST_TEST_USERS, max(1, round(options.test_fraction * options.users)))
         self.test_features, self.test_labels = self.examples(np.arange(held_out) + _FIRST_TEST_USER)
 
     def index_of(self, user_id: str) -> int:
-        """See `Dataset.index_of`."""
         return self._ids.index_of(user_id)
 
     def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `Dataset.sizes`."""
         return np.full(len(users), self._options.examples_per_user, dtype=np.int64)
 
     def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """See `Dataset.examples`."""
-        x = np.zeros((0, self._options.features), np.float32)
-        y = np.zeros(0, np.int64)
-        parts = [(x, y), *(self._examples_of(int(user)) for user in users)]
-        x, y = (np.concatenate(side) for side in zip(*parts, strict=True))
+        size = self._options.examples_per_user
+        x = np.empty((len(users) * size, self._options.features), np.float32)
+        y = np.empty(len(users) * size, np.int64)
+        for place, user in enumerate(users):
+            rows = slice(place * size, (place + 1) * size)
+            x[rows], y[rows] = self._examples_of(int(user))
         return torch.from_numpy(x).to(self._device), torch.from_numpy(y).to(self._device)
 
     def _examples_of(self, user: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """The draws of one user, named as in the law of `Synthetic`."""
+        """Draw the examples of one user; names are those of the law of `Synthetic`."""
         options = self._options
         d = self._options.features
         rng = np.random.default_rng([options.seed, 0x05E2, user])
@@ -126,11 +124,9 @@ class SyntheticDataset(Dataset):
         return x.astype(np.float32), y
 
     def to(self, device: torch.device | str) -> Self:
-        """See `Dataset.to`; examples are still generated on the CPU."""
+        """Return the same users with examples on ``device``; they are generated on the CPU."""
         moved = copy.copy(self)
         moved._device = torch.device(device)
-        moved.test_features, moved.test_labels = (
-            self.test_features.to(device),
-            self.test_labels.to(device),
-        )
+        moved.test_features = self.test_features.to(device)
+        moved.test_labels = self.test_labels.to(device)
         return moved

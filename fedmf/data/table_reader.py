@@ -1,12 +1,11 @@
-"""The one reader of tables: CSV, JSON lines and Parquet, files or a pipe, as batches of columns of
-cells.
+"""The reader of tables: batches of columns from CSV, JSON lines or Parquet, in files or a pipe.
 
-What stands in a row decides that row alone: a line that is no row of its table gives a row without
-cells. Cells are parsed by `fedmf.data.cells`.
+The content of a row decides that row alone: a line that is not a row of its table gives a row
+without cells. Cells are parsed by `fedmf.data.cells`.
 
     with open_table(Path("rows.csv.gz")) as table:
         table.select(["age", "user"])
-        while (batch := table.read(4096)) is not None:
+        for batch in table.batches():
             batch.columns["age"], batch.faults
 """
 
@@ -23,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -32,29 +32,27 @@ import pyarrow.parquet as parquet
 
 from fedmf.data.line_reader import Lines, arriving
 
-#: How rows are written: each format with the endings of files that have it, where ``.gz`` may
-#: follow.
+#: The endings of files in each format; ``.gz`` may follow them.
 FORMATS: Final = {
     "csv": (".csv",),
     "jsonl": (".jsonl", ".ndjson", ".json"),
     "parquet": (".parquet", ".pq"),
 }
-#: The column of rows that have no names: lines of JSON that are arrays.
+#: The single column of JSON lines that are arrays, which have no names.
 UNNAMED: Final = ""
 _CHUNK: Final = 1 << 22
 _ROWS: Final = 4096
+_BATCH_ROWS: Final = 65_536
 _MOST_NAMES: Final = 20
 _MOST_CHARACTERS: Final = 100
-#: A field of CSV: in quotes, each inner one doubled, or not beginning with one.
+#: A field of CSV: quoted, with inner quotes doubled, or without a quote at its beginning.
 _FIELD: Final = rb'(?:"(?:[^"]|"")*+"|[^",\r\n][^,\r\n]*+|)'
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BROKEN: Final = (arrow.ArrowException, OSError, EOFError, zlib.error)
 
 
 class InputError(ValueError):
-    """A table that cannot be read, or not on; the message is one line and holds no value of a
-    row.
-    """
+    """A table that cannot be read, or not any further; the message is a line without row values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +60,10 @@ class RowBatch:
     """Consecutive rows.
 
     Args:
-        rows: how many.
-        columns: Arrow arrays by name, of those selected; null where a cell is missing. Text of CSV
-            and JSON lines as it stands there, in lists where these are selected; in Parquet each of
-            its type.
-        faults: places in this batch of rows that have no cells, as their lines are no rows.
+        rows: number of rows.
+        columns: the selected columns as Arrow arrays by name; null where a cell is missing. CSV and
+            JSON lines give their text, in lists if selected as such; Parquet gives its own types.
+        faults: places in this batch of rows that have no cells, because their lines are not rows.
     """
 
     rows: int
@@ -78,10 +75,10 @@ class TableReader(ABC):
     """The rows of one table, front to back, each once.
 
     Attributes:
-        names: of all columns, as the header or the first row has them; of rows without names
-            `UNNAMED`.
-        headed: whether the first line holds names, which then is no row.
-        first: of JSON lines the cells of the first row by name.
+        names: names of all columns, from the header or the first row; `UNNAMED` for rows without
+            names.
+        headed: whether the first line holds names and is not a row.
+        first: for JSON lines, the cells of the first row by name.
     """
 
     names: tuple[str, ...]
@@ -96,39 +93,54 @@ class TableReader(ABC):
         """Choose the columns to read, before the first row is read.
 
         Args:
-            names: of the columns.
-            lists: those that hold lists where the format does not say so, as in JSON lines.
+            names: the columns.
+            lists: those that hold lists, if the format does not say so, as in JSON lines.
 
         Raises:
-            InputError: one of them is not there, or there twice.
+            InputError: a column is missing or occurs more than once.
         """
         times = Counter(self.names)
         for name in names:
-            if times[name] != 1:
-                fault = "occurs more than once" if times[name] else "is missing"
-                raise InputError(
-                    f"column {name!r} {fault}; {self.place} has {shown_names(self.names)}."
-                )
+            if times[name] == 1:
+                continue
+            fault = "occurs more than once"
+            if not times[name]:
+                fault = "is missing"
+            raise InputError(
+                f"column {name!r} {fault}; {self.place} has {shown_names(self.names)}."
+            )
         self.selected = tuple(names)
 
     @abstractmethod
     def read(self, most: int) -> RowBatch | None:
-        """Up to that many of the next rows, of a pipe those that are at hand; None at the end.
+        """Return the next rows, at most ``most``; None at the end.
+
+        A pipe gives the rows that have arrived.
 
         Raises:
             InputError: the input breaks off.
         """
 
+    def batches(self, most: int = _BATCH_ROWS) -> Iterator[RowBatch]:
+        """Yield all remaining rows, at most ``most`` at a time; errors are those of `read`."""
+        batch = self.read(most)
+        while batch is not None:
+            yield batch
+            batch = self.read(most)
+
     def skip(self, rows: int) -> int:
-        """Pass over that many rows; how many there were."""
-        left = rows
-        while left and (batch := self.read(min(left, _ROWS))) is not None:
-            left -= batch.rows
-        return rows - left
+        """Pass over the next rows, and return how many there were."""
+        passed = 0
+        while passed < rows:
+            batch = self.read(min(rows - passed, _ROWS))
+            if batch is None:
+                break
+            passed += batch.rows
+        return passed
 
 
 class _LineReader(TableReader):
-    """One row a line; abstract."""
+    """A table with one row a line; abstract."""
 
     def __init__(self, lines: Lines, place: str) -> None:
         super().__init__(place)
@@ -143,77 +155,95 @@ class _LineReader(TableReader):
             raise InputError(f"{place} must be UTF-8 text; its first line is not.") from None
 
     def read(self, most: int) -> RowBatch | None:
-        """See `TableReader.read`."""
         with _readable(self.place):
             lines = self._lines.take(most)
-        return self._batch(lines) if lines else None
+        if not lines:
+            return None
+        return self._batch(lines)
 
     @abstractmethod
     def _batch(self, lines: list[bytes]) -> RowBatch:
-        """The rows that lines are."""
+        """Return the rows that the lines hold."""
 
 
 @final
 class CsvTable(_LineReader):
-    """Comma-separated values. A first line of numbers alone is a row, and columns are called 1, 2,
-    ….
+    """Comma-separated values.
+
+    A first line that consists of numbers is a row, and the columns are called 1, 2, ….
 
     Args:
-        lines: of the text, UTF-8; bytes that are not count as U+FFFD.
-        place: what the table is called in messages.
-        joined: whether a cell in quotes may hold line ends (`Lines.join_quoted`); else each line is
+        lines: lines of UTF-8; bytes that are not count as U+FFFD.
+        place: name of the table in messages.
+        joined: whether a quoted cell may hold line ends (`Lines.join_quoted`); else each line is
             a row.
 
     Raises:
-        InputError: no lines, or a first one that is none of CSV.
+        InputError: there are no lines, or the first one is not a line of CSV.
     """
 
     def __init__(self, lines: Lines, place: str, joined: bool = False) -> None:
         super().__init__(lines, place)
         try:
-            names = [name.strip() for name in next(csv.reader([self._first], strict=True))]
+            cells = next(csv.reader([self._first], strict=True))
         except csv.Error:
             raise InputError(
                 f"{place} (header) must be one line of CSV; got another one."
             ) from None
-        if len(names) == 1 and (found := re.search("[;\t|]", names[0])):
-            raise InputError(
-                f"{place} must separate cells by commas; its header has {found.group()!r}:"
-                f" {names[0]!r:.100}."
-            )
-        self.headed = not all(map(is_number, names))
+        names = tuple(name.strip() for name in cells)
+        if len(names) == 1:
+            separator = re.search("[;\t|]", names[0])
+            if separator is not None:
+                raise InputError(
+                    f"{place} must separate cells by commas; its header has"
+                    f" {separator.group()!r}: {names[0]!r:.100}."
+                )
+        self.headed = not all(is_number(name) for name in names)
         if self.headed:
             lines.take(1)
-        self.names = tuple(names) if self.headed else tuple(map(str, range(1, len(names) + 1)))
+            self.names = names
+        else:
+            self.names = tuple(str(place) for place in range(1, len(names) + 1))
         self._row = re.compile(_FIELD + rb"(?:,%b){%d}" % (_FIELD, len(names) - 1))
         if joined:
-            lines.join_quoted(lambda row: self._row.fullmatch(row) is not None)
+            lines.join_quoted(self._matches)
 
     def _batch(self, lines: list[bytes]) -> RowBatch:
-        whole = [i for i, line in enumerate(lines) if self._is_row(line)]
-        faults = {*range(len(lines))}.difference(whole)
+        rows: list[bytes] = []
+        faults: set[int] = set()
+        places: list[int | None] = []  # of each line among the rows
+        for i, line in enumerate(lines):
+            if self._is_row(line):
+                places.append(len(rows))
+                rows.append(line)
+            else:
+                places.append(None)
+                faults.add(i)
         if not self.selected:
             return RowBatch(len(lines), {}, faults)
-        wanted = [self.names.index(name) for name in self.selected]
-        table = _cells([lines[i] for i in whole], len(self.names), wanted)
-        if faults:  # rows without cells, each in its place
-            place = {i: at for at, i in enumerate(whole)}
-            table = table.take(arrow.array(map(place.get, range(len(lines))), arrow.int64()))
-        columns = (column.combine_chunks() for column in table.columns)
-        return RowBatch(len(lines), dict(zip(self.selected, columns, strict=True)), faults)
+        wanted = [str(self.names.index(name)) for name in self.selected]
+        table = _cells(rows, len(self.names), wanted)
+        if faults:  # a row without cells in the place of each
+            table = table.take(arrow.array(places, arrow.int64()))
+        columns: dict[str, Any] = {}
+        for name, column in zip(self.selected, table.columns, strict=True):
+            columns[name] = column.combine_chunks()
+        return RowBatch(len(lines), columns, faults)
 
     def _is_row(self, line: bytes) -> bool:
         if b'"' in line or b"\r" in line:
-            return self._row.fullmatch(line) is not None
+            return self._matches(line)
         return line.count(b",") + 1 == len(self.names)
 
+    def _matches(self, line: bytes) -> bool:
+        return self._row.fullmatch(line) is not None
 
-def _cells(lines: list[bytes], fields: int, wanted: Sequence[int]) -> Any:
-    """Columns of text from lines that each are a row, read by Arrow."""
+
+def _cells(lines: list[bytes], fields: int, wanted: list[str]) -> Any:
+    """Return columns of text, named "0", "1", …, from lines that each are a row."""
     names = [str(i) for i in range(fields)]
-    filler = ",".join(
-        names
-    ).encode()  # there may be no lines, and a mark at the front of one is its own
+    # A first line of our own: there may be no others, and a byte order mark in one is its own.
+    filler = ",".join(names).encode()
     text = b"\n".join([filler, *lines]).decode(errors="replace").encode()
     table = arrow_csv.read_csv(
         io.BytesIO(text),
@@ -222,24 +252,25 @@ def _cells(lines: list[bytes], fields: int, wanted: Sequence[int]) -> Any:
         ),
         convert_options=arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(names, arrow.large_string()),
-            include_columns=[names[i] for i in wanted],
+            include_columns=wanted,
         ),
         parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
     ).slice(1)
-    assert table.num_rows == len(lines)
+    if table.num_rows != len(lines):
+        raise InputError("rows of CSV must each be one row to Arrow; write the table as Parquet.")
     return table
 
 
 @final
 class JsonLinesTable(_LineReader):
-    """JSON lines: objects by the names of the first one, or arrays, which are one column `UNNAMED`.
+    """JSON lines: objects by the names of the first one, or arrays, which form column `UNNAMED`.
 
     Args:
-        lines: of the text.
-        place: what the table is called in messages.
+        lines: lines of the text.
+        place: name of the table in messages.
 
     Raises:
-        InputError: no lines, or a first one that is neither an object nor an array.
+        InputError: there are no lines, or the first one is neither an object nor an array.
     """
 
     def __init__(self, lines: Lines, place: str) -> None:
@@ -250,46 +281,50 @@ class JsonLinesTable(_LineReader):
                 f"{place} must be JSON objects or arrays, one per line; row 1 is neither."
             )
         self._form = type(row)
-        self.first = row if isinstance(row, dict) else {UNNAMED: row}
+        self.first = self._object(row)
         self.names = tuple(self.first)
-        self._listed = ()
+        self._lists = ()
 
     def select(self, names: Sequence[str], lists: Sequence[str] = ()) -> None:
-        """See `TableReader.select`; a name that the first object lacks is one of missing cells
-        there.
-        """
+        """Choose the columns to read; a name that the first object lacks has missing cells."""
         self.selected = tuple(names)
-        self._listed = lists
+        self._lists = lists
         if self._form is list and self.selected not in ((), (UNNAMED,)):
             raise InputError(
                 f"{self.place} must be JSON objects if columns are named; row 1 is an array."
             )
 
     def _batch(self, lines: list[bytes]) -> RowBatch:
-        parsed = [_json(line.decode(errors="replace")) for line in lines]
-        faults = {i for i, row in enumerate(parsed) if not isinstance(row, self._form)}
-        rows: list[Any] = [{} if i in faults else row for i, row in enumerate(parsed)]
-        if self._form is list:
-            rows = [{UNNAMED: row} for row in rows]
-        columns = {
-            name: self._column(name, [row.get(name) for row in rows]) for name in self.selected
-        }
+        rows: list[Mapping[str, Any]] = []
+        faults: set[int] = set()
+        for i, line in enumerate(lines):
+            row = _json(line.decode(errors="replace"))
+            if isinstance(row, self._form):
+                rows.append(self._object(row))
+            else:
+                rows.append({})
+                faults.add(i)
+        columns: dict[str, Any] = {}
+        for name in self.selected:
+            columns[name] = self._column(name, [row.get(name) for row in rows])
         return RowBatch(len(lines), columns, faults)
 
+    def _object(self, row: Any) -> Mapping[str, Any]:
+        """Return a row as cells by name."""
+        if isinstance(row, dict):
+            return row
+        return {UNNAMED: row}
+
     def _column(self, name: str, cells: list[Any]) -> Any:
-        """Cells of one column; one that is a list where none is asked for, or none where one is, is
-        null.
-        """
-        if name in self._listed:
-            lists = [
-                [_text(part) for part in cell] if isinstance(cell, list) else None for cell in cells
-            ]
+        """Return the cells of a column; null where a list is expected and absent, or vice versa."""
+        if name in self._lists:
+            lists = [_texts(cell) for cell in cells]
             return arrow.array(lists, arrow.list_(arrow.large_string()))
-        return arrow.array([_text(cell) for cell in cells], arrow.large_string())
+        return arrow.array(_texts(cells), arrow.large_string())
 
 
 def _json(line: str) -> object:
-    """The value of a line of JSON, numbers as they are written; None if it is invalid."""
+    """Return the value of a line of JSON, numbers as they are written; None if it is invalid."""
     try:
         return json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
     except (ValueError, RecursionError):
@@ -297,12 +332,22 @@ def _json(line: str) -> object:
 
 
 def _text(cell: object) -> str | None:
-    """A cell of text; halves of surrogate pairs, which JSON can name and UTF-8 cannot hold, are
-    U+FFFD.
+    """Return a cell of text, with U+FFFD for halves of surrogate pairs.
+
+    JSON can name such halves, but UTF-8 cannot hold them.
     """
     if isinstance(cell, bool):
         return str(cell).lower()
-    return _SURROGATE.sub("\ufffd", cell) if isinstance(cell, str) else None
+    if isinstance(cell, str):
+        return _SURROGATE.sub("\ufffd", cell)
+    return None
+
+
+def _texts(cell: object) -> list[str | None] | None:
+    """Return a list of text; None for a cell that is not a list."""
+    if isinstance(cell, list):
+        return [_text(entry) for entry in cell]
+    return None
 
 
 @final
@@ -310,7 +355,7 @@ class ParquetTable(TableReader):
     """A Parquet file.
 
     Args:
-        path: of the file.
+        path: the file.
 
     Raises:
         InputError: it cannot be read.
@@ -320,14 +365,13 @@ class ParquetTable(TableReader):
         super().__init__(str(path))
         with _readable(self.place):
             self._file = parquet.ParquetFile(path, pre_buffer=False)  # which would hold all of it
-        #: Of the columns.
+        #: Types of the columns.
         self.schema = self._file.schema_arrow
         self.names = tuple(self.schema.names)
         self._batches: Any = None
         self._rest: Any = None
 
     def read(self, most: int) -> RowBatch | None:
-        """See `TableReader.read`."""
         if self._batches is None:
             self._batches = self._file.iter_batches(
                 max(most, _ROWS), columns=[*self.selected], use_threads=False
@@ -344,15 +388,15 @@ class ParquetTable(TableReader):
 
 @contextmanager
 def open_table(source: Path | int, form: str | None = None) -> Iterator[TableReader]:
-    """The table in a file, or of a descriptor, such as 0 for standard input.
+    """Open the table in a file, or of a descriptor, such as 0 for standard input.
 
     Args:
-        source: the file, where a name that ends in ``.gz`` is unpacked; or a descriptor, which is
+        source: the file, which is unpacked if its name ends in ``.gz``; or a descriptor, which is
             read as rows arrive and is not closed here.
         form: a name of `FORMATS`; None guesses by the file's name, else by its first byte.
 
     Raises:
-        InputError: it cannot be opened, or tells no columns.
+        InputError: the table cannot be opened, or shows no columns.
     """
     if form not in (None, *FORMATS):
         raise InputError(f"format must be one of {', '.join(FORMATS)}; got {form!r}.")
@@ -361,51 +405,64 @@ def open_table(source: Path | int, form: str | None = None) -> Iterator[TableRea
             raise InputError("input must be a file for Parquet; a pipe takes csv or jsonl.")
         yield _table_of(Lines(arriving(source)), "the input", form, joined=False)
         return
-    form = form or format_of(source)
     with ExitStack() as opened:
         try:
             file = opened.enter_context(source.open("rb"))
-            form = "parquet" if form is None and file.read(4) == b"PAR1" else form
+            form = form or format_of(source)
+            if form is None and file.read(4) == b"PAR1":
+                form = "parquet"
             file.seek(0)
         except OSError as error:
             raise InputError(f"{source} cannot be opened: {error.strerror}.") from None
         if form == "parquet":
             yield ParquetTable(source)
             return
-        packed = gzip.GzipFile(fileobj=file) if source.suffix.lower() == ".gz" else file
-        yield _table_of(Lines(lambda: packed.read1(_CHUNK)), str(source), form, joined=True)
+        unpacked: Any = file
+        if source.suffix.lower() == ".gz":
+            unpacked = gzip.GzipFile(fileobj=file)
+        yield _table_of(Lines(lambda: unpacked.read1(_CHUNK)), str(source), form, joined=True)
 
 
 def _table_of(lines: Lines, place: str, form: str | None, joined: bool) -> TableReader:
+    """Return the table of lines in a format; None guesses CSV or JSON lines by the first byte."""
     if form is None:
         with _readable(place):
             first = (lines.peek() or b"").lstrip()
-        form = "jsonl" if first.startswith((b"{", b"[")) else "csv"
-    return CsvTable(lines, place, joined) if form == "csv" else JsonLinesTable(lines, place)
+        form = "csv"
+        if first.startswith((b"{", b"[")):
+            form = "jsonl"
+    if form == "csv":
+        return CsvTable(lines, place, joined)
+    return JsonLinesTable(lines, place)
 
 
 def format_of(path: Path) -> str | None:
-    """The format that a file's name tells; None for one that tells none.
+    """Return the format that a file's name shows; None if it shows none.
 
     >>> format_of(Path("rows.CSV.gz")), format_of(Path("rows.txt"))
     ('csv', None)
     """
-    suffix = Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix
-    return next((name for name, endings in FORMATS.items() if suffix.lower() in endings), None)
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        suffix = Path(path.stem).suffix.lower()
+    for name, endings in FORMATS.items():
+        if suffix in endings:
+            return name
+    return None
 
 
 def table_files(path: Path) -> list[Path]:
-    """The file itself, or all tables of a folder in the order of their names.
+    """Return the file itself, or all tables of a folder in the order of their names.
 
     Raises:
         InputError: there is none.
     """
+    candidates = [path]
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if format_of(file) and file.is_file())
-    else:
-        files = [path] if format_of(path) and path.is_file() else []
+        candidates = sorted(path.iterdir())
+    files = [file for file in candidates if format_of(file) and file.is_file()]
     if not files:
-        endings = ", ".join(ending for several in FORMATS.values() for ending in several)
+        endings = ", ".join(chain.from_iterable(FORMATS.values()))
         raise InputError(
             f"path must name a file ({endings}) that exists, or a folder with some; got {path}."
         )
@@ -413,7 +470,7 @@ def table_files(path: Path) -> list[Path]:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number as Python writes them, NaN and infinity included."""
+    """Return whether a text is a number as Python writes it, NaN and infinity included."""
     try:
         float(text)
     except ValueError:
@@ -422,14 +479,16 @@ def is_number(text: str) -> bool:
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """The first few names, for a message of one line."""
-    few = [repr(name[:_MOST_CHARACTERS]) for name in names[:_MOST_NAMES]]
-    more = [f"… ({len(names)} in all)"] if len(names) > _MOST_NAMES else []
-    return ", ".join([*few, *more]) or "none"
+    """Return the first few names, for a message of one line."""
+    shown = [repr(name[:_MOST_CHARACTERS]) for name in names[:_MOST_NAMES]]
+    if len(names) > _MOST_NAMES:
+        shown.append(f"… ({len(names)} in all)")
+    return ", ".join(shown) or "none"
 
 
 @contextmanager
 def _readable(place: str) -> Iterator[None]:
+    """Turn an error of the file or its format into a one-line `InputError`."""
     try:
         yield
     except _BROKEN as error:

@@ -1,5 +1,6 @@
-"""Texts as token numbers, in sequences of one length. Vocabularies are public: no user's text moves
-one.
+"""Conversion of texts to token numbers, in sequences of one length.
+
+Vocabularies are public: no user's text changes one.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ class Vocabulary:
     """Numbers for the pieces of a text; 0 is padding and stands for no piece.
 
     Args:
-        name: bytes or tokenizer.
-        size: how many numbers there are, padding included: tokens lie in 1..size − 1.
-        digest: SHA-256 in hexadecimal of what decides the numbers.
-        encode: gives the tokens of a string, shape (tokens,); bytes that are no UTF-8 count as
-            U+FFFD, or as what they are.
+        name: "bytes" or "tokenizer".
+        size: count of the numbers, padding included: tokens lie in 1..size − 1.
+        digest: SHA-256 in hexadecimal of the description that decides the numbers.
+        encode: returns the tokens of a string, shape (tokens,). A tokenizer reads bytes that are
+            not UTF-8 as U+FFFD.
 
-    Guarantees: the tokens are a function of the string and the vocabulary alone, and every string,
-    also one that is no UTF-8, becomes something.
+    Guarantees: the tokens are a function of the string and the vocabulary alone, and every string
+    has tokens, even if it is not UTF-8.
     """
 
     name: str
@@ -36,33 +37,34 @@ class Vocabulary:
     encode: Callable[[bytes], NDArray[np.int64]]
 
     def __str__(self) -> str:
-        """In words, for lists of public inputs."""
+        """Return name, size and digest, for lists of public inputs."""
         return f"{self.name}, {self.size} numbers, SHA-256 {self.digest}"
 
 
 def byte_vocabulary() -> Vocabulary:
-    """Each byte b is the token b + 1.
+    """Return the vocabulary in which each byte b is the token b + 1.
 
     >>> byte_vocabulary().encode("aé".encode()).tolist(), byte_vocabulary().size
     ([98, 196, 170], 257)
     """
     digest = hashlib.sha256(b"fedmf bytes: token = byte + 1").hexdigest()
-    return Vocabulary(
-        "bytes", 257, digest, lambda text: np.frombuffer(text, dtype=np.uint8).astype(np.int64) + 1
-    )
+
+    def encode(text: bytes) -> NDArray[np.int64]:
+        return np.frombuffer(text, dtype=np.uint8).astype(np.int64) + 1
+
+    return Vocabulary("bytes", 257, digest, encode)
 
 
 def tokenizer_vocabulary(description: str) -> Vocabulary:
-    """Tokens of the library tokenizers (extra ``lm``), of bytes or words; token i has the number i
-    + 1.
+    """Return the vocabulary of a tokenizer of the library tokenizers (extra ``lm``).
 
-    A string that the tokenizer rejects counts as empty.
+    Token i has the number i + 1. A string that the tokenizer rejects counts as empty.
 
     Args:
-        description: what a ``tokenizer.json`` holds.
+        description: content of a ``tokenizer.json``.
 
     Raises:
-        ValueError: the library is missing, or the description is none of a tokenizer.
+        ValueError: the library is missing, or the description is not that of a tokenizer.
     """
     try:
         import tokenizers
@@ -81,9 +83,7 @@ def tokenizer_vocabulary(description: str) -> Vocabulary:
             encoded = tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except (
-            BaseException
-        ):  # the library's panics are no Exception; a text must not stop the others
+        except BaseException:  # includes the library's panics: a text must not stop the others
             return np.zeros(0, dtype=np.int64)
         return np.asarray(encoded.ids, dtype=np.int64) + 1
 
@@ -92,13 +92,13 @@ def tokenizer_vocabulary(description: str) -> Vocabulary:
 
 
 def public_vocabulary(path: str) -> Vocabulary:
-    """Bytes, or the tokenizer in a public file.
+    """Return the vocabulary of the tokenizer in a public file, or of bytes.
 
     Args:
-        path: of a ``tokenizer.json``; empty for bytes.
+        path: path of a ``tokenizer.json``; empty for bytes.
 
     Raises:
-        ValueError: the file cannot be used, or the library tokenizers is not there.
+        ValueError: the file cannot be used, or the library tokenizers is missing.
     """
     if not path:
         return byte_vocabulary()
@@ -113,7 +113,7 @@ def public_vocabulary(path: str) -> Vocabulary:
 def next_tokens(
     tokens: NDArray[np.int64], length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut a string into sequences for predicting each next token.
+    """Cut a text into sequences for predicting each next token.
 
     With x_0, …, x_L the text, sequence i has the features x_{iT}, …, x_{iT+T−1} and the labels
     x_{iT+1}, …, x_{iT+T}; at the end of the text features are 0 and labels −100.
@@ -123,7 +123,7 @@ def next_tokens(
         length: T ≥ 1.
 
     Returns:
-        Features and labels, shape (⌈L/T⌉, T). A string of fewer than two tokens has none.
+        Features and labels, shape (⌈L/T⌉, T). A text of fewer than two tokens has none.
 
     >>> features, labels = next_tokens(np.array([5, 6, 7, 8]), 2)
     >>> features.tolist(), labels.tolist()
@@ -137,17 +137,18 @@ def next_tokens(
 
 
 def evenly(count: int, most: int | None) -> NDArray[np.int64]:
-    """At most so many of 0, …, count − 1, evenly spaced: all of them where ``most`` is None.
+    """Return at most ``most`` of 0, …, count − 1, evenly spaced; all of them if it is None.
 
     >>> evenly(10, 4).tolist(), evenly(3, 4).tolist()
     ([0, 2, 5, 7], [0, 1, 2])
     """
-    kept = count if most is None else min(count, most)
-    return np.arange(kept) * count // max(kept, 1)
+    if most is None or count <= most:
+        return np.arange(count)
+    return np.arange(most) * count // most
 
 
 def padded(tokens: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    """The first T tokens of a string, padded with zeros: shape (1, T).
+    """Return the first T tokens of a text, padded with zeros, shape (1, T).
 
     >>> padded(np.array([5, 6]), 3).tolist()
     [[5, 6, 0]]

@@ -1,4 +1,8 @@
-"""fedmf's own apps: the client app and the server app that ``flwr run`` starts, and both on Ray."""
+"""fedmf's own Flower apps, which ``flwr run`` starts, and the same apps on Ray.
+
+The client app serves the users of one node: it reports them, trains them and replies. The server
+app runs a session on the grid, see `fedmf.flower.clients`.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,10 @@ _log = logging.getLogger("fedmf")
 
 
 def served_by(context: Context, users: Sequence[str]) -> Sequence[str]:
-    """Of the users of a node's task, whom it serves: all where they are the node's own data, else
-    those with an index equal to ``partition-id`` modulo ``num-partitions``.
+    """Return those users of a node's task that the node serves.
+
+    A node with data of its own serves all of them. Otherwise it serves the users with an index
+    equal to ``partition-id`` modulo ``num-partitions``.
     """
     if context.run_config.get("data.kind") == OnNodes.kind:
         return users
@@ -48,11 +54,11 @@ def served_by(context: Context, users: Sequence[str]) -> Sequence[str]:
 
 
 def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, SumSpec]]) -> ClientApp:
-    """A client app for any task: says which users a node serves, trains them, clips, replies.
+    """Return a client app for any task, which reports the users of its node and trains them.
 
     Args:
-        trainer_of: from a Flower context to the node's local trainer and how updates are clipped
-            and summed.
+        trainer_of: from a Flower context to the node's local trainer, and to how updates are
+            clipped and summed.
     """
     client_app = ClientApp()
 
@@ -74,13 +80,13 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, SumSpec]
 def cached_trainer(
     items: tuple[tuple[str, Scalar], ...], path: str = "", user_list: str = "", schema: str = ""
 ) -> tuple[LocalTrainer, SumSpec]:
-    """The trainer and sums of a configuration's sorted items, built once in each worker process.
+    """Return trainer and sums of a configuration, which are built once in each worker process.
 
     Args:
-        items: of the run config.
-        path: where data are that stay on this node, see `OnNodes.here`.
-        user_list: who of them may be served from here.
-        schema: where the schema is on this node.
+        items: the sorted items of the run config.
+        path: the data of this node, if they stay there; see `OnNodes.here`.
+        user_list: the users that this node may serve.
+        schema: the schema on this node.
     """
     run = run_of(dict(items))
     source = run.task_source
@@ -94,19 +100,24 @@ def cached_trainer(
         )
     else:
         task = source.build()
-    # Ray shows an actor only the GPU it reserved, which is then the first.
-    task = task.to("cuda" if run.execution.worker_gpus > 0 else "cpu")
+    device = "cpu"
+    if run.execution.worker_gpus > 0:
+        device = "cuda"  # Ray shows an actor only the GPU that it reserved, so it is the first
+    task = task.to(device)
     return LocalTrainer(task, run.client), clipped_sums(run, task)
 
 
 def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, SumSpec]:
-    places = (
-        str(context.node_config.get(f"data-{name}", "")) for name in ("path", "user-list", "schema")
+    node = context.node_config
+    return cached_trainer(
+        tuple(sorted(context.run_config.items())),
+        str(node.get("data-path", "")),
+        str(node.get("data-user-list", "")),
+        str(node.get("data-schema", "")),
     )
-    return cached_trainer(tuple(sorted(context.run_config.items())), *places)
 
 
-#: What pyproject.toml names as the Flower client app and server app.
+#: The client app and the server app that pyproject.toml names.
 client = make_client_app(_trainer_from_configs)
 server = ServerApp()
 
@@ -116,29 +127,34 @@ def main(grid: Grid, context: Context) -> None:
     """Start the run that the run config describes, or continue it if its directory holds it."""
     run = run_of(context.run_config)
     path = run_directory(run.execution, context.run_id)
-    opened = Session.resume if (path / LEDGER).is_file() else Session.start
-    with opened(path, run) as session:
-
-        def told(record: RoundRecord) -> None:
-            say_round(record.rounds, record.horizon, record.metrics)
-
-        run_on_grid(session, grid, told)
+    if (path / LEDGER).is_file():
+        session = Session.resume(path, run)
+    else:
+        session = Session.start(path, run)
+    with session:
+        run_on_grid(session, grid, _say_record)
         session.draw()
         for line in session.statement().public().render_text().splitlines():
             say(line)
 
 
-def run_directory(place: Execution, run_id: int) -> Path:
-    """Where the run lives: ``output_dir``, absolute because Flower chooses the working directory.
+def _say_record(record: RoundRecord) -> None:
+    say_round(record.rounds, record.horizon, record.metrics)
+
+
+def run_directory(execution: Execution, run_id: int) -> Path:
+    """Return the directory of the run: ``output_dir``, or a new one in the home directory.
 
     Raises:
-        ConfigError: ``output_dir`` is relative.
+        ConfigError: ``output_dir`` is relative, but Flower chooses the working directory.
     """
-    if not place.output_dir:
+    if not execution.output_dir:
         return Path.home() / ".fedmf" / "runs" / f"flower-{run_id}"
-    path = Path(place.output_dir).expanduser()
+    path = Path(execution.output_dir).expanduser()
     if not path.is_absolute():
-        raise ConfigError(f"output_dir must be absolute under flwr run; got {place.output_dir!r}.")
+        raise ConfigError(
+            f"output_dir must be absolute under flwr run; got {execution.output_dir!r}."
+        )
     return path
 
 
@@ -171,7 +187,7 @@ def run_on_ray(session: Session, on_round: OnRound | None = None) -> None:
 
 
 def check_ray() -> None:
-    """Refuse to run on Ray where it is not installed.
+    """Raise an error if Ray is not installed.
 
     Raises:
         ConfigError: the extra ``ray`` is missing.
@@ -180,23 +196,23 @@ def check_ray() -> None:
         raise ConfigError("--engine ray needs the extra: pip install 'fedmf[ray]'.")
 
 
-def backend_config(workers: Execution) -> dict[str, dict[str, ConfigRecordValues]]:
-    """Where Ray runs and what each actor reserves there.
+def backend_config(execution: Execution) -> dict[str, dict[str, ConfigRecordValues]]:
+    """Return the resources of Ray and of each actor, in the form of Flower's simulation engine.
 
-    A cluster, which Ray finds by RAY_ADDRESS, brings its own resources. On this machine Ray is told
-    that there are as many CPUs as actors ask for, so that all slices of a round are at work at the
-    same time. An actor that loses its process or machine is started again where there is room:
-    Flower keeps giving it a slice in every round.
+    A cluster, which Ray finds by RAY_ADDRESS, brings its own resources. On this machine, Ray gets
+    as many CPUs as there are actors, so that all slices of a round are computed at the same time.
+    An actor that loses its process or machine is started again where there is room, because Flower
+    continues to give it a slice in every round.
     """
     init: dict[str, ConfigRecordValues] = {"logging_level": "ERROR", "log_to_driver": False}
     if not os.environ.get("RAY_ADDRESS"):
-        init["num_cpus"] = workers.workers
-    resources = {"num_cpus": 1.0, "num_gpus": workers.worker_gpus, "max_restarts": -1}
+        init["num_cpus"] = execution.workers
+    resources = {"num_cpus": 1.0, "num_gpus": execution.worker_gpus, "max_restarts": -1}
     return {"init_args": init, "client_resources": resources}
 
 
 def client_app_of(run: Run) -> ClientApp:
-    """A client app that carries its configuration: small enough to be pickled with every message.
+    """Return a client app that carries its configuration, which is pickled with every message.
 
     Raises:
         ConfigError: task or optimizer were given as objects, which other processes cannot build.
@@ -208,20 +224,22 @@ def client_app_of(run: Run) -> ClientApp:
                 f" {type(given).__name__}. Its workers are processes that build it themselves: name"
                 " a function, or run in process."
             )
-    # Without C, which may be an object, since workers add no noise.
+    # Workers add no noise, so the mechanism, which may be an object, is left out.
     items = tuple(sorted(dotted_keys(dataclasses.replace(run, mechanism="identity")).items()))
     return make_client_app(lambda _: cached_trainer(items))
 
 
 class WorkerPool(ServedUsers):
-    """Workers of a simulation that all built the same task: each can train any of its users.
+    """Workers of a simulation, each of which built the whole task and can train any of its users.
 
-    Who trains whom changes from round to round and with the number of workers; the model does not,
-    since clipped updates are summed in integers.
+    The assignment of users to workers changes from round to round and with the number of workers.
+    The model does not depend on it, since clipped updates are summed in integers.
+
+    All workers are waited for, because Flower lists its workers as they start: otherwise the
+    messages of the first rounds would depend on how quickly they did.
 
     Args:
-        session: of the run. Flower names its workers as they start: without waiting for all, the
-            messages of the first rounds would tell how quickly they did.
+        session: the session of the run.
 
     Raises:
         ConfigError: as `check_users_here`.
@@ -235,27 +253,29 @@ class WorkerPool(ServedUsers):
         self._alive = list[int]()
 
     def listen(self, grid: Grid) -> None:
-        """See `ServedUsers.listen`."""
         self._alive = sorted(grid.get_node_ids())
 
     def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
-        """See `ServedUsers.gather`. Workers are the run's own: all are waited for, past any
-        ``limit``.
-        """
-        super().gather(grid, timeout)
+        super().gather(grid, timeout)  # the workers are the run's own, so no limit ends the wait
 
     @property
     def silent(self) -> int:
-        """See `ServedUsers.silent`; a worker that is not named yet is silent."""
+        """Number of workers that Flower has not listed yet."""
         return max(0, self._workers - len(self._alive))
 
     @property
     def missing(self) -> int:
-        """See `ServedUsers.missing`: no worker, no user."""
-        return 0 if self._alive else self.users
+        """All users as long as there is no worker, and none afterwards."""
+        if self._alive:
+            return 0
+        return self.users
 
     def nodes_of(self, users: Mapping[int, str]) -> dict[str, int]:
-        """See `ServedUsers.nodes_of`: in turn, those with the most examples first."""
+        """Deal the users to the workers in turn, users with the most examples first."""
+        ids = list(users.values())
         sizes = example_counts(self._dataset, np.array(list(users), dtype=np.int64))
-        largest_first = [list(users.values())[place] for place in np.argsort(-sizes, kind="stable")]
-        return dict(zip(largest_first, itertools.cycle(self._alive), strict=False))
+        largest_first = np.argsort(-sizes, kind="stable")
+        served = dict[str, int]()
+        for index, worker in zip(largest_first, itertools.cycle(self._alive), strict=False):
+            served[ids[index]] = worker
+        return served

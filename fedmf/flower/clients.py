@@ -1,5 +1,7 @@
-"""The clients of a run on a grid: who is sent what, what a message that comes back adds, and
-fedmf's own.
+"""The clients of a run on a Flower grid: which messages a round sends, and how replies are read.
+
+`GridClients` is what the training loop asks; a subclass makes and reads the messages: `OwnClients`
+here for fedmf's own client app, `fedmf.flower.wrapper` for other Flower apps.
 """
 
 from __future__ import annotations
@@ -34,16 +36,16 @@ from fedmf.runs.simulation import Request, in_messages
 
 _log = logging.getLogger("fedmf")
 
-#: A node, and the users whom one message asks there.
+#: The node and the users of one message.
 Part = tuple[int, tuple[str, ...]]
 
-#: How often a round is asked for again if no reply to it arrives at all.
+#: How often a round is requested again if no reply arrives at all.
 RETRIES = 10
-#: Longest pause before that, in seconds.
+#: Longest pause before such a request, in seconds.
 _LONGEST_PAUSE: Final = 30.0
 #: Seconds between two looks for nodes while replies are awaited.
 _BETWEEN_LOOKS: Final = 1.0
-#: Bytes of a reply beside what it adds to a sum: ids and failures of its users.
+#: Bytes of a reply in addition to its arrays: ids and failures of its users.
 _SLACK: Final = 2**26
 
 
@@ -51,9 +53,9 @@ class GridClients(Clients):
     """The clients of a run on a grid.
 
     Args:
-        session: of the run.
-        nodes: which node serves whom.
-        grid: where they are.
+        session: the session of the run.
+        nodes: the node of each user.
+        grid: the grid of these nodes.
         timeout: seconds to wait for the replies of a round; default: the round timeout of the run.
     """
 
@@ -68,68 +70,81 @@ class GridClients(Clients):
         self.nodes = nodes
         self.grid = grid
         self.waiting = session.run.execution
-        self._seconds = self.waiting.round_timeout if timeout is None else timeout
+        if timeout is None:
+            timeout = self.waiting.round_timeout
+        self._timeout = timeout
 
     def messages(
         self, round_index: int, by_node: Mapping[int, list[str]]
     ) -> list[tuple[Message, Part]]:
-        """The messages of a round (from 0) to its cohort, users by node, and whom each asks."""
+        """Return the messages of a round (from 0) with the node and users of each.
+
+        Args:
+            round_index: the round.
+            by_node: the users of the cohort by the node that serves them.
+        """
         raise NotImplementedError
 
     def read(self, message: Message, part: Part) -> Reply:
-        """What a reply holds, with whom it was asked of; raises for what cannot be used."""
+        """Decode the reply to the message for ``part``; any error rejects it."""
         raise NotImplementedError
 
     def most_bytes(self, part: Part) -> int:
-        """Of a reply."""
+        """Return the largest number of bytes that the reply to a message may take."""
         raise NotImplementedError
 
     def gather(self) -> None:
-        """See `Clients.gather`."""
-        self.nodes.gather(self.grid, self._seconds, self.waiting.handshake_timeout)
+        self.nodes.gather(self.grid, self._timeout, self.waiting.handshake_timeout)
 
     def refresh(self) -> None:
-        """See `Clients.refresh`."""
         self.nodes.refresh(self.grid)
 
     def connected(self, users: NDArray[np.int64]) -> list[bool]:
-        """See `Clients.connected`."""
-        asked = {user: self.user_list[user] for user in map(int, users)}
-        served = self.nodes.nodes_of(asked)
-        return [user in served for user in asked.values()]
+        ids = dict[int, str]()
+        for index in map(int, users):
+            ids[index] = self.user_list[index]
+        served = self.nodes.nodes_of(ids)
+        return [user in served for user in ids.values()]
 
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
-        """See `Clients.ask`."""
         by_node = dict[int, list[str]]()
         for user, node in self.nodes.nodes_of(cohort).items():
             by_node.setdefault(node, []).append(user)
-        asked = self.messages(round_index, dict(sorted(by_node.items())))
-        sent = self.grid.push_messages([message for message, _ in asked])
-        parts = {name: part for name, (_, part) in zip(sent, asked, strict=False) if name}
+        messages = self.messages(round_index, dict(sorted(by_node.items())))
+        message_ids = self.grid.push_messages([message for message, _ in messages])
+        parts = dict[str, Part]()
+        for message_id, (_, part) in zip(message_ids, messages, strict=False):
+            if message_id:  # Flower's link gives none to a message that it does not take
+                parts[message_id] = part
         self._looked = time.monotonic()
-        seconds = math.inf if self.patient else self._seconds
         pulled = pull_until(
             self.grid,
             parts,
-            seconds,
-            lambda name: self.most_bytes(parts[name]),
+            self._seconds_to_wait,
+            lambda message_id: self.most_bytes(parts[message_id]),
             self._look_for_nodes,
         )
         for message in pulled:
             if arrived(message):
                 yield self._reply(message, parts[message.metadata.reply_to_message_id])
 
+    @property
+    def _seconds_to_wait(self) -> float:
+        if self.patient:
+            return math.inf
+        return self._timeout
+
     def _reply(self, message: Message, part: Part) -> Reply:
         try:
             return self.read(message, part)
-        except Exception as reason:  # whatever a stranger's bytes may cause
-            return Reply(part[1], str(reason) or type(reason).__name__, node=part[0])
+        except Exception as error:  # the bytes are untrusted
+            node, users = part
+            return Reply(users, str(error) or type(error).__name__, node=node)
 
     def again(self, round_index: int, attempt: int) -> bool:
-        """See `Clients.again`: a bounded number of times, fixed in advance; who is there ends
-        nothing.
+        """Request a round again up to `RETRIES` times, whichever nodes are connected.
 
-        Nothing was released yet, so asking again costs nothing.
+        Nothing of the round was released yet, so requesting it again costs no budget.
         """
         if attempt >= RETRIES:
             _log.warning(
@@ -143,19 +158,18 @@ class GridClients(Clients):
         _log.warning(
             "round %d: no reply arrived; requesting it again (%d)", round_index + 1, attempt + 1
         )
-        seconds = math.inf if self.patient else self._seconds
-        time.sleep(min(seconds, _LONGEST_PAUSE, 0.1 * 2**attempt))
+        time.sleep(min(self._seconds_to_wait, _LONGEST_PAUSE, 0.1 * 2**attempt))
         return True
 
     def _look_for_nodes(self) -> None:
-        """Handshakes during training: at most one check a second."""
+        """Continue handshakes during training, at most once a second."""
         if time.monotonic() - self._looked >= _BETWEEN_LOOKS:
             self._looked = time.monotonic()
             self.refresh()
 
 
 class OwnClients(GridClients):
-    """fedmf's own client app: a message asks for rows of users, or for their exact sum."""
+    """Clients with fedmf's own app: a message asks for rows of users, or for their exact sum."""
 
     def __init__(self, session: Session, nodes: ServedUsers, grid: Grid) -> None:
         super().__init__(session, nodes, grid)
@@ -166,18 +180,16 @@ class OwnClients(GridClients):
     def messages(
         self, round_index: int, by_node: Mapping[int, list[str]]
     ) -> list[tuple[Message, Part]]:
-        """One message for each node that serves users of the cohort; several if their rows are too
-        large.
-        """
+        """Return one message for each node, or several if the rows of its users are too large."""
         server = self.server
         self._round_index = round_index
-        asked = list[tuple[Message, Part]]()
+        messages = list[tuple[Message, Part]]()
         model = array_record({"parameters": server.parameters})
-        for node, hosted in by_node.items():
-            for users in in_messages(hosted, self.waiting, server.dimension):
+        for node, served in by_node.items():
+            for users in in_messages(served, self.waiting, server.dimension):
                 request = Request(
                     server.parameters,
-                    self._round_index,
+                    round_index,
                     users,
                     self.patient,
                     server.clip_norm,
@@ -185,26 +197,27 @@ class OwnClients(GridClients):
                 )
                 content = request_content(model, request)
                 message = Message(content, node, MessageType.TRAIN, group_id=str(round_index + 1))
-                asked.append((message, (node, users)))
-        return asked
+                messages.append((message, (node, users)))
+        return messages
 
     def most_bytes(self, part: Part) -> int:
-        """See `GridClients.most_bytes`: twice what they take; slices hold up to four int64 a
-        parameter.
-        """
-        return _SLACK + (64 if self.patient else 8 * len(part[1])) * self.server.dimension
+        """Allow twice the size of the arrays; a slice holds up to four int64 per parameter."""
+        _, users = part
+        per_parameter = 8 * len(users)
+        if self.patient:
+            per_parameter = 64
+        return _SLACK + per_parameter * self.server.dimension
 
     def read(self, message: Message, part: Part) -> Reply:
-        """See `GridClients.read`."""
         node, users = part
+        payload: Any
         if self.patient:
             shapes = {name: (length,) for name, length in self._lengths.items()}
-            payload: Any = read_reply(message, self._round_index, users, shapes, "int64")
+            payload = read_reply(message, self._round_index, users, shapes, "int64")
         else:
-            rows = {ROWS: (len(users), self.server.dimension)}
-            payload = read_reply(message, self._round_index, users, rows, "float32", "float64")[
-                ROWS
-            ].to(torch.float32)
+            shapes = {ROWS: (len(users), self.server.dimension)}
+            arrays = read_reply(message, self._round_index, users, shapes, "float32", "float64")
+            payload = arrays[ROWS].to(torch.float32)
         return Reply(users, payload, read_failures(message, users), node)
 
 
@@ -213,16 +226,19 @@ def run_on_grid(
 ) -> None:
     """Run a session to the last round on any Flower grid, and write its reports.
 
+    If the run stops early, the reports describe its releases.
+
     Args:
-        session: what to run.
-        grid: with fedmf's own client apps: in Flower's deployment, its simulation, or this process.
+        session: the session to run.
+        grid: a grid of fedmf's own client apps: Flower's deployment, its simulation, or this
+            process.
         on_round: see `OnRound`.
         nodes: the node of each user; by default, as reported by the nodes.
-
-    If the run stops early, the reports describe its releases.
     """
-    keys = session.run.execution.node_keys
     if nodes is None:
-        nodes = Population(session.user_list, _log.warning, read_node_keys(keys) if keys else None)
+        node_keys = None
+        if session.run.execution.node_keys:
+            node_keys = read_node_keys(session.run.execution.node_keys)
+        nodes = Population(session.user_list, _log.warning, node_keys)
     say_plan(session)
     TrainingLoop(session, OwnClients(session, nodes, grid), on_round).run()

@@ -1,5 +1,6 @@
-"""Every touch of a private corner of Flower; a version of Flower without one of them is rejected
-here.
+"""Flower's private names that fedmf uses, all in one place.
+
+A version of Flower without one of them is rejected when this module is imported.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ try:
     from flwr.supercore.task_identity import TaskIdentity
 except ImportError as error:
     try:
-        found = (
+        remedy = (
             f"flwr {version('flwr')} is installed and has no {error.name}: pip install"
             " 'flwr>=1.38,<1.43'"
         )
     except PackageNotFoundError:
-        found = "it is not installed: pip install 'fedmf[flower]'"
-    raise ImportError(f"fedmf.flower needs flwr, tried with 1.38 to 1.42; {found}.") from None
+        remedy = "it is not installed: pip install 'fedmf[flower]'"
+    raise ImportError(f"fedmf.flower needs flwr, tried with 1.38 to 1.42; {remedy}.") from None
 
 __all__ = ["NodeInfo", "UserConfigValue", "inflate_object_from_contents"]
 
@@ -55,9 +56,7 @@ _CRASHED = ErrorCode.CLIENT_APP_CRASHED
 
 
 def claim_task_identity() -> None:
-    """Let ``Message(...)`` be constructed outside a Flower process; a real identity is left
-    alone.
-    """
+    """Let ``Message(...)`` be constructed outside a Flower process; keep a real identity."""
     if TaskIdentity._task_id is None:
         TaskIdentity.task_id = 1
         TaskIdentity.run_id = _RUN_ID
@@ -65,17 +64,17 @@ def claim_task_identity() -> None:
 
 
 def empty_run() -> Run:
-    """The run that an in-process grid belongs to."""
+    """Return the run of an in-process grid."""
     return Run.create_empty(_RUN_ID)
 
 
 def server_context(run_config: UserConfig) -> Context:
-    """The context that a server app starts with."""
+    """Return the context with which a server app starts."""
     return Context(_RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), run_config)
 
 
 def flat_config(config: Mapping[str, Any]) -> UserConfig:
-    """A run config with the names of nested tables joined by dots.
+    """Return a run config with the names of nested tables joined by dots.
 
     Raises:
         ConfigError: a value is none of Flower's types.
@@ -87,7 +86,7 @@ def flat_config(config: Mapping[str, Any]) -> UserConfig:
 
 
 def load_object(name: str, folder: Path) -> Any:
-    """What ``package.module:attribute`` names, looked for in the folder of an app first.
+    """Return the object ``package.module:attribute``, looked for in the folder of an app first.
 
     Raises:
         ConfigError: there is no such module or attribute.
@@ -99,33 +98,39 @@ def load_object(name: str, folder: Path) -> Any:
 
 
 def set_message_id(message: Message, message_id: str) -> None:
-    """Give a message the id by which its reply is asked for; Flower's grids do the same."""
+    """Give a message the id by which its reply is pulled; Flower's grids do the same."""
     message.metadata.__dict__["_message_id"] = message_id
 
 
 def client_error(error: BaseException, request: Message) -> Message:
-    """What Flower sends back when a client app raises."""
+    """Return the error reply that Flower sends when a client app raises."""
     reason = f"{type(error)}:<'{error}'>"
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=request)
 
 
 def arrived(reply: Message) -> bool:
-    """Whether a reply comes from the node that was asked, whatever it holds."""
+    """Return whether a reply comes from the node itself and not from Flower's link."""
     return not (reply.has_error() and reply.error.code in _FROM_THE_LINK)
 
 
 def unusable_reply(message_id: str, reason: str, code: int = _CRASHED) -> Message:
-    """The error reply that stands for a reply that could not be had, as Flower's own grid makes
-    it.
-    """
-    ends = {"src_node_id": SUPERLINK_NODE_ID, "dst_node_id": SUPERLINK_NODE_ID, "group_id": ""}
-    answers = {"message_id": "", "reply_to_message_id": message_id, "message_type": "system"}
-    metadata = Metadata(run_id=_RUN_ID, created_at=0.0, ttl=0.0, **ends, **answers)  # type: ignore[arg-type]
+    """Return the error reply that Flower's own grid gives in place of an unusable reply."""
+    metadata = Metadata(
+        run_id=_RUN_ID,
+        message_id="",
+        src_node_id=SUPERLINK_NODE_ID,
+        dst_node_id=SUPERLINK_NODE_ID,
+        reply_to_message_id=message_id,
+        group_id="",
+        created_at=0.0,
+        ttl=0.0,
+        message_type="system",
+    )
     return make_message(metadata=metadata, error=Error(code, reason))
 
 
 def is_over_http(grid: Grid) -> bool:
-    """Whether a grid is Flower's own over HTTP; importing its module takes most of a second."""
+    """Return whether a grid is Flower's own over HTTP; importing its module takes a second."""
     from flwr.superlink.grid import HttpGrid
 
     return isinstance(grid, HttpGrid)
@@ -136,11 +141,12 @@ class MissingObjectError(Exception):
 
 
 class HttpLink:
-    """What Flower's grid over HTTP asks its link to pull replies. A link that is away is waited for
-    there.
+    """The calls to the link by which Flower's grid over HTTP pulls replies.
+
+    The calls wait for a link that is temporarily unavailable.
 
     Args:
-        grid: of a server app.
+        grid: the HTTP grid of a server app.
     """
 
     def __init__(self, grid: Any) -> None:
@@ -149,24 +155,24 @@ class HttpLink:
         self._run_id = grid.run.run_id
 
     def announced(self, message_ids: Iterable[str]) -> Iterable[tuple[str, str, int, list[str]]]:
-        """Of the replies that are there: the message that each answers, its id, its node, its
-        objects.
+        """Yield the replies that have arrived, each of which the link announces only once.
 
-        All that is the word of the link, which hands each out only once.
+        Each is (id of the request, id of the reply, node id, ids of its objects without repeats),
+        as checked by the link.
         """
         answer = self._client.PullMessages(PullAppMessagesRequest(message_ids=message_ids))
         for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-            said = proto.metadata
-            parts = (part.object_id for part in objects.iterate_object_tree(tree))
+            metadata = proto.metadata
+            object_ids = dict.fromkeys(part.object_id for part in objects.iterate_object_tree(tree))
             yield (
-                said.reply_to_message_id,
-                said.message_id,
-                said.src_node_id,
-                list(dict.fromkeys(parts)),
+                metadata.reply_to_message_id,
+                metadata.message_id,
+                metadata.src_node_id,
+                list(object_ids),
             )
 
     def object(self, object_id: str) -> bytes | None:
-        """One object, not checked; None as long as it is not uploaded.
+        """Return one object without checking it, or None as long as it is not uploaded.
 
         Raises:
             MissingObjectError: the link does not have it.
@@ -176,25 +182,37 @@ class HttpLink:
         )
         if not answer.object_found:
             raise MissingObjectError(object_id)
-        return answer.object_content if answer.object_available else None
+        if not answer.object_available:
+            return None
+        return answer.object_content
 
     def forget(self, message_id: str) -> None:
-        """Let the link forget the objects of a reply."""
-        asked = {"node": self._node, "run_id": self._run_id, "message_object_id": message_id}
+        """Let the link delete the objects of a reply."""
         with suppress(Exception):
-            self._client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(**asked))
+            self._client.ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(
+                    node=self._node, run_id=self._run_id, message_object_id=message_id
+                )
+            )
 
 
 def checked_size(content: bytes, contents: Mapping[str, bytes]) -> int:
-    """How many bytes of chunks an object of a reply names, as often as it names them.
+    """Return the total bytes of the chunks that an object names, repeated chunks included.
+
+    Args:
+        content: the object.
+        contents: all objects of the reply by id.
 
     Raises:
-        ValueError: no object of Flower's.
-        KeyError: a chunk that is not there.
+        ValueError: it is no object of Flower.
+        KeyError: a chunk is missing.
     """
     validate_object_content(content)
     kind, children, _ = objects.get_object_head_values_from_object_content(content)
     if kind != "Array":
         return 0
-    described: Any = json.loads(objects.get_object_body(content, Array))
-    return sum(len(contents[children[int(place)]]) for place in described["arraychunk_ids"])
+    header: Any = json.loads(objects.get_object_body(content, Array))
+    size = 0
+    for index in header["arraychunk_ids"]:
+        size += len(contents[children[int(index)]])
+    return size

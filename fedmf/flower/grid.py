@@ -1,4 +1,8 @@
-"""The in-process grid: Flower's message interface without a network."""
+"""The in-process grid: Flower's message interface without a network.
+
+Server strategies and fedmf's own sessions run on it as on Flower's grids; tests, `run_app` and
+simulations of wrapped apps use it.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,10 @@ from fedmf.flower.compat import (
 
 _log = logging.getLogger("fedmf")
 
-#: Flower draws node ids from all of 64 bits; ids that are no int64 here keep everybody prepared for
-#: them.
+#: Flower draws node ids from all 64 bits; ids beyond int64 here show code that is not prepared.
 _FIRST_NODE = 2**63 + 1000
 
-#: What answers a message: a client app, or what stands for one. It may write into what it is given.
+#: A client app, or any function that answers a message. It may write into its arguments.
 Client = Callable[[Message, Context], Message]
 
 
@@ -44,8 +47,8 @@ class InProcessGrid(Grid):
         nodes: number of virtual nodes; node i gets the node config that Flower's simulation gives,
             ``partition-id`` = i and ``num-partitions`` = nodes.
         run_config: the run config that the client app sees.
-        node_configs: more of the node configs, by node, as ``flower-supernode --node-config`` gives
-            them.
+        node_configs: for each node further entries of its node config, as given by
+            ``flower-supernode --node-config``.
 
     Guarantees:
         Each client gets its own records, so that changes to them affect neither the server nor
@@ -62,30 +65,29 @@ class InProcessGrid(Grid):
         claim_task_identity()
         self._run = empty_run()
         self._client = client
-        self._contexts = {
-            _FIRST_NODE + i: Context(
+        self._contexts = dict[int, Context]()
+        self._posted = dict[int, dict[str, Message]]()
+        for i, node_config in enumerate(node_configs or [{}] * nodes):
+            node = _FIRST_NODE + i
+            self._contexts[node] = Context(
                 run_id=self._run.run_id,
-                node_id=_FIRST_NODE + i,
-                node_config={"partition-id": i, "num-partitions": nodes, **given},
+                node_id=node,
+                node_config={"partition-id": i, "num-partitions": nodes, **node_config},
                 state=RecordDict(),
                 run_config=dict(run_config or {}),
             )
-            for i, given in enumerate(node_configs or [{}] * nodes)
-        }
+            self._posted[node] = {}
         self._registered = datetime.now(UTC)
-        self._posted = {node: dict[str, Message]() for node in self._contexts}
         self._answered = dict[str, Message]()
         self._node_of = dict[str, int]()
         self._failures: set[str] = set()
         self._ids = itertools.count(1)
 
     def set_run(self, run: Run) -> None:
-        """See Grid.set_run."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """See Grid.run."""
         return self._run
 
     def create_message(
@@ -96,59 +98,59 @@ class InProcessGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """See Grid.create_message."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
-        """See Grid.get_node_ids."""
         return list(self._contexts)
 
     def get_nodes(self) -> list[NodeInfo]:
-        """See Grid.get_nodes; nodes are registered in the order of their partitions."""
-        moments = (self._registered + timedelta(microseconds=i) for i in itertools.count())
-        return [
-            NodeInfo(
-                node_id=node,
-                status="online",
-                registered_at=moment.isoformat(timespec="microseconds"),
+        """Return the nodes, which are registered in the order of their partitions."""
+        nodes = []
+        for i, node in enumerate(self._contexts):
+            registered = self._registered + timedelta(microseconds=i)
+            nodes.append(
+                NodeInfo(
+                    node_id=node,
+                    status="online",
+                    registered_at=registered.isoformat(timespec="microseconds"),
+                )
             )
-            for node, moment in zip(self._contexts, moments, strict=False)
-        ]
+        return nodes
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """See Grid.push_messages."""
-        pushed = []
+        message_ids = []
         for message in messages:
             node = message.metadata.dst_node_id
             if node not in self._contexts:
                 raise ValueError(f"node id must be one of this grid's; got {node}.")
             set_message_id(message, f"message-{next(self._ids)}")
-            name = message.metadata.message_id
-            self._posted[node][name] = copy.deepcopy(message)
-            self._node_of[name] = node
-            pushed.append(name)
-        return pushed
+            message_id = message.metadata.message_id
+            self._posted[node][message_id] = copy.deepcopy(message)
+            self._node_of[message_id] = node
+            message_ids.append(message_id)
+        return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
-        """See Grid.pull_messages; replies come one by one, and the iterator waits for them."""
-        for name in message_ids:
-            posted = self._posted.get(self._node_of.pop(name, 0), {})
-            while name in posted:  # all that its node had before are answered before it
+        """Yield the replies one by one; each is computed when the iterator reaches it."""
+        for message_id in message_ids:
+            posted = self._posted.get(self._node_of.pop(message_id, 0), {})
+            while message_id in posted:  # a node answers earlier messages first
                 first = next(iter(posted))
                 self._answered[first] = self._answer(posted.pop(first))
-            if name in self._answered:
-                yield self._answered.pop(name)
+            if message_id in self._answered:
+                yield self._answered.pop(message_id)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """See Grid.send_and_receive; ``timeout`` does not apply to calls on this machine."""
+        """Return all replies; ``timeout`` does not apply to calls in this process."""
         return list(self.pull_messages(self.push_messages(messages)))
 
     def _answer(self, request: Message) -> Message:
         node = request.metadata.dst_node_id
         request_id = request.metadata.message_id
-        envelope = Message(RecordDict(), metadata=copy.copy(request.metadata))  # type: ignore[call-overload]
+        metadata = copy.copy(request.metadata)
+        envelope = Message(RecordDict(), metadata=metadata)  # type: ignore[call-overload]
         try:
             context = copy.deepcopy(self._contexts[node])
             reply = self._client(request, context)
@@ -157,20 +159,24 @@ class InProcessGrid(Grid):
                 raise ValueError("the run config of a context must not be changed; the client did.")
             reply = copy.deepcopy(reply)
             self._contexts[node] = context
-        except (
-            KeyboardInterrupt,
-            UnsoundSumError,
-        ):  # the latter is a bug of fedmf: nothing may be released
+        except KeyboardInterrupt:
+            raise
+        except UnsoundSumError:  # a bug of fedmf, after which nothing may be released
             raise
         except BaseException as error:  # a client's failure must never stop the server
-            line = f"{type(error).__name__}: {error}"  # with its traceback the first time
-            _log.error(
-                "client app failed: %s", line, exc_info=None if line in self._failures else error
-            )
-            self._failures.add(line)
+            self._log_failure(error)
             reply = client_error(error, envelope)
         set_message_id(reply, f"reply-{next(self._ids)}")
         return reply
+
+    def _log_failure(self, error: BaseException) -> None:
+        """Log an error of a client, with its traceback only the first time."""
+        line = f"{type(error).__name__}: {error}"
+        traceback = error
+        if line in self._failures:
+            traceback = None
+        self._failures.add(line)
+        _log.error("client app failed: %s", line, exc_info=traceback)
 
 
 def _check_reply(reply: object, request_id: str) -> None:

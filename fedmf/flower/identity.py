@@ -1,5 +1,8 @@
-"""Who a user is: by claims of fedmf's clients, keys of nodes, a mod in an app's clients, virtual
-nodes.
+"""The ways in which a server recognizes the user of a node.
+
+A user is a virtual node of a simulation (`NodeIdentity`), the holder of an enrolled key
+(`EnrolledIdentity`), or named by the client app: by a mod in any app (`ClientReportedIdentity`), or
+by fedmf's own app, which may serve several users (`Population`).
 """
 
 from __future__ import annotations
@@ -38,29 +41,27 @@ from fedmf.runs.directory import ENROLLED
 _ONLINE: Final = "online"
 #: How often a node is asked.
 _ATTEMPTS: Final = 6
-#: Seconds before a node that answered badly, or not at all, is asked again, doubled each time. A
-#: question that waits for its answer may have started a process on its node already: it has longer.
+#: Seconds before a node is asked again after an invalid answer, and after none; doubled each time.
+#: The latter is longer, because the first question may have started a process on the node.
 _AFTER_BAD = 1.0
 _AFTER_NONE = 30.0
 #: Most bytes of an answer: a few million user ids.
 _MOST_BYTES: Final = 2**28
-#: How many users that are not on the user list one node may claim before all its claims are
-#: refused.
+#: Most users outside the user list that a node may claim before all its claims are rejected.
 _MOST_STRANGERS: Final = 1000
 
 
 def read_node_keys(source: str | Path) -> dict[bytes, tuple[str, ...]]:
-    """Which users the holder of a key may serve: by key as DER, in the order of the source.
+    """Return the users that the holder of each key may serve, by key as DER, in file order.
 
-    A node is known by the public key under which the link lists it. That it holds the private one
-    is the link's word: it checks signatures if it was started to authenticate nodes, and neither
-    what it lists nor anything else tells a server app whether it was. What travels is safe from
-    others by TLS alone.
+    A node is known by the public key under which the link lists it. Only the link checks that the
+    node holds the private key, and only if it was started to authenticate nodes; a server app
+    cannot find out whether it was. Only TLS protects messages from others.
 
     Args:
         source: a file with a line for each public key as ``ssh-keygen -C USER`` writes it:
             ``ecdsa-sha2-nistp384 AAAA… USER``. Blank lines, and those that begin with ``#``, are
-            passed over. A key or a user may occur more than once.
+            ignored. A key or a user may occur more than once.
 
     Raises:
         ConfigError: unreadable, no users, a line without a user, a key that SuperNodes cannot have,
@@ -71,50 +72,56 @@ def read_node_keys(source: str | Path) -> dict[bytes, tuple[str, ...]]:
         lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"node_keys must be a readable file; got {path}: {error}.") from None
-    found: dict[bytes, tuple[str, ...]] = {}
+    users_of: dict[bytes, tuple[str, ...]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         where = f"line {number} of {path}"
-        kind, text, named = (*line.split(None, 2), "", "")[:3]
-        key = _der(load_ssh_public_key, f"{kind} {text}".encode())
-        user = canonical_id(named.strip())
+        fields = line.split(None, 2)  # type and data of the key, and the comment with the user
+        key = _der(load_ssh_public_key, " ".join(fields[:2]).encode())
+        user = ""
+        if len(fields) == 3:
+            user = canonical_id(fields[2].strip())
         if key is None:
             raise ConfigError(
                 f"{where} must hold public keys as ssh-keygen -t ecdsa writes them; got"
                 f" {line.strip()!r:.60}."
             )
-        others = found.get(key, ())
-        if not user.isprintable() or not 0 < len(user) <= 256 or user in others:
+        users = users_of.get(key, ())
+        if not user.isprintable() or not 0 < len(user) <= 256 or user in users:
             raise ConfigError(
                 f"{where} must name a user (ssh-keygen -C ID) in 1 to 256 printable characters, and"
                 f" each key of a user once; got {user[:60]!r}."
             )
-        found[key] = (*others, user)
-    if not found:
+        users_of[key] = (*users, user)
+    if not users_of:
         raise ConfigError("node_keys must name at least one key; got none.")
-    return found
+    return users_of
 
 
 def _enrolled_nodes(grid: Grid, by_key: Mapping[bytes, object]) -> dict[int, bytes]:
-    """The keys of the nodes that are there and enrolled."""
-    there = [node for node in grid.get_nodes() if node.status == _ONLINE]
-    keys = {node.node_id: _der(load_pem_public_key, node.public_key) for node in there}
-    return {node: key for node, key in keys.items() if key is not None and key in by_key}
+    """Return the keys of the nodes that are online and enrolled."""
+    enrolled = dict[int, bytes]()
+    for node in grid.get_nodes():
+        if node.status == _ONLINE:
+            key = _der(load_pem_public_key, node.public_key)
+            if key is not None and key in by_key:
+                enrolled[node.node_id] = key
+    return enrolled
 
 
 @lru_cache(maxsize=4096)
 def _der(load: Callable[[bytes], object], data: bytes) -> bytes | None:
-    """A key as DER, None for what is no key that a SuperNode can have."""
+    """Return a key as DER, or None if a SuperNode cannot have such a key."""
     with suppress(ValueError, UnsupportedAlgorithm):
-        if isinstance(key := load(data), EllipticCurvePublicKey):  # as Flower demands
+        key = load(data)
+        if isinstance(key, EllipticCurvePublicKey):  # Flower requires such keys
             return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return None
 
 
 class NodeIdentity(ServedUsers):
-    """Every virtual node of a simulation is a user; users are numbered in the order of
-    registration.
+    """Every virtual node of a simulation is a user, numbered in the order of registration.
 
     In Flower's simulations, this is the order of partitions. Nodes of a deployment return with
     other ids or in another order, so do not use this class for deployments.
@@ -124,7 +131,7 @@ class NodeIdentity(ServedUsers):
     """
 
     words = "virtual nodes of a simulation in the order of their registration"
-    lasting = False
+    resumable = False
 
     def __init__(self, users: int) -> None:
         width = len(str(users - 1))
@@ -133,34 +140,31 @@ class NodeIdentity(ServedUsers):
 
     @property
     def missing(self) -> int:
-        """See `ServedUsers.missing`."""
         return self.users - len(self._nodes)
 
     def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
-        """See `ServedUsers.gather`. Virtual nodes register together: after ``limit`` no more will
-        come.
-        """
+        # Virtual nodes register together, so no more of them come after the limit.
         super().gather(grid, min(timeout, limit or timeout))
 
-    def _there(self, grid: Grid) -> str:
+    def _status(self, grid: Grid) -> str:
         return (
             f"users={self.users} needs as many nodes, and {len(list(grid.get_node_ids()))} are"
             " connected"
         )
 
     def nodes_of(self, users: Mapping[int, str]) -> dict[str, int]:
-        """See `ServedUsers.nodes_of`."""
-        return {user: self._nodes[index] for index, user in users.items() if self._nodes}
+        if not self._nodes:
+            return {}
+        return {user: self._nodes[index] for index, user in users.items()}
 
     def listen(self, grid: Grid) -> None:
-        """See `ServedUsers.listen`; once all are there, the map stays."""
+        """Assign the nodes to the users as soon as all are there; this is never changed."""
         if self._nodes:
             return
-        nodes = [
-            node.node_id for node in sorted(grid.get_nodes(), key=lambda node: node.registered_at)
-        ]
+        registered = sorted(grid.get_nodes(), key=lambda node: node.registered_at)
+        nodes = [node.node_id for node in registered]
         if len(nodes) > self.users or (len(nodes) < self.users and isinstance(grid, InProcessGrid)):
-            raise ConfigError(f"{self._there(grid)}.")
+            raise ConfigError(f"{self._status(grid)}.")
         if len(nodes) == self.users:
             self._nodes = nodes
 
@@ -173,8 +177,8 @@ class EnrolledIdentity(ClaimedUsers):
     condition.
 
     A node with a key that is not enrolled gets no messages. A key belongs to one user; a user may
-    have several keys, for example to replace one. Of two nodes for one user, only a node that was
-    online before is asked.
+    have several keys, for example to replace one. If two nodes have keys of one user, only a node
+    that was online before is asked.
 
     Args:
         source: a file, see `read_node_keys`; users are ordered as in the file.
@@ -188,7 +192,8 @@ class EnrolledIdentity(ClaimedUsers):
 
     def __init__(self, source: str | Path, report: Callable[[str], None] = say) -> None:
         self._node_keys = read_node_keys(source)
-        super().__init__(list(dict.fromkeys(itertools.chain(*self._node_keys.values()))), report)
+        distinct_users = dict.fromkeys(itertools.chain.from_iterable(self._node_keys.values()))
+        super().__init__(list(distinct_users), report)
         for users in self._node_keys.values():
             if len(users) > 1:
                 raise ConfigError(
@@ -199,21 +204,27 @@ class EnrolledIdentity(ClaimedUsers):
         self._strangers: set[int] = set()
 
     def listen(self, grid: Grid) -> None:
-        """See `ServedUsers.listen`; a look at the list of nodes."""
+        """Read the list of connected nodes; a new node with an enrolled key claims its user."""
         keys = _enrolled_nodes(grid, self._node_keys)
         self._listed = set(keys)
-        new = sorted(self._listed - self._alive)
-        self._heard = [(node, self._node_keys[keys[node]]) for node in new]
+        new_nodes = sorted(self._listed - self._alive)
+        self._claims_since = []
+        for node in new_nodes:
+            self._claims_since.append((node, self._node_keys[keys[node]]))
         strangers = set(grid.get_node_ids()) - self._listed
         for node in sorted(strangers - self._strangers)[:MOST_LINES]:
-            self.tell(f"node {node} has a key that is not enrolled; it gets no messages")
+            self.report(f"node {node} has a key that is not enrolled; it gets no messages")
         self._strangers = strangers
 
 
 @dataclass
-class _Asked:
-    """How often a node was asked (once known: as often as can be), when it may be again, if it
-    answered.
+class _Handshake:
+    """The progress of asking a node for its users.
+
+    Attributes:
+        attempts: number of questions; `_ATTEMPTS` once its answer is valid, so that no more follow.
+        not_before: time of the next question, at the earliest.
+        answered: whether any answer arrived.
     """
 
     attempts: int = 0
@@ -224,23 +235,22 @@ class _Asked:
 class ClientReportedIdentity(ClaimedUsers):
     """Nodes report their user with `user_id_mod` in their client app.
 
-    Nodes are believed as `ClaimedUsers` says: the first that claimed a user serves it as long as it
-    lives, and another node with the same claim is accepted only while the first is gone. Every node
-    is asked until it gives a valid answer, a bounded number of times. Late answers are accepted,
-    and a node that left and comes back is asked again.
+    Claims are accepted by the rule of `ClaimedUsers`: the first node that claimed a user serves it
+    as long as it lives, and another node with the same claim is accepted only while the first is
+    gone. Every node is asked until it gives a valid answer, a bounded number of times. Late answers
+    are accepted, and a node that left and comes back is asked again.
 
     Args:
         user_list: ids of all users, given before any node is asked.
         report: called with one line about nodes without a user.
-        node_keys: which claims are accepted, see `read_node_keys`: nodes with a key that is not in
-            it are not even asked. None believes every node.
+        node_keys: the users that each key may claim, see `read_node_keys`; nodes with another key
+            are not even asked. None accepts the claims of every node.
     """
 
     words = "as nodes say (user_id_mod)"
-    #: Mods see no query that an app has not registered.
-    asked_by: ClassVar[str] = MessageType.TRAIN
-    #: Whether a node may claim several users: an app that is not fedmf's own returns one update a
-    #: node.
+    #: Type of the question: mods see no query for which the app has no function.
+    question_type: ClassVar[str] = MessageType.TRAIN
+    #: Whether a node may claim several users; apps other than fedmf's own return one update a node.
     several: ClassVar[bool] = False
 
     def __init__(
@@ -252,106 +262,133 @@ class ClientReportedIdentity(ClaimedUsers):
         super().__init__([canonical_id(user) for user in user_list], report)
         self._node_keys = node_keys
         self._keys = dict[int, bytes]()
-        self._most = 2 * self.users + _MOST_STRANGERS if self.several else 1
-        self._known, self._question = frozenset(self.user_list), question()
+        self._most_claims = 1
+        if self.several:
+            self._most_claims = 2 * self.users + _MOST_STRANGERS
+        self._known = frozenset(self.user_list)
+        self._question = question()
         if len(self._known) < self.users:
             raise ConfigError("user_list must name each user once.")
-        self._asked = dict[int, _Asked]()
-        self._sent = dict[str, int]()
+        self._handshakes = dict[int, _Handshake]()
+        self._sent = dict[str, int]()  # the node by the id of a question without an answer
         self._pull: tuple[Grid, Pull] | None = None
 
     def listen(self, grid: Grid) -> None:
-        """See `ServedUsers.listen`; only nodes that may serve somebody are asked."""
-        if self._node_keys is not None:
+        """Ask the nodes that may serve a user, and record the claims that have arrived."""
+        if self._node_keys is None:
+            self._listed = set(grid.get_node_ids())
+        else:
             self._keys = _enrolled_nodes(grid, self._node_keys)
-        self._listed = set(grid.get_node_ids() if self._node_keys is None else self._keys)
-        self._asked = {node: self._asked.get(node, _Asked()) for node in sorted(self._listed)}
-        self._sent = {message: node for message, node in self._sent.items() if node in self._asked}
+            self._listed = set(self._keys)
+        before = self._handshakes
+        self._handshakes = {node: before.get(node, _Handshake()) for node in sorted(self._listed)}
+        for message_id, node in list(self._sent.items()):
+            if node not in self._listed:
+                del self._sent[message_id]
         self._ask(grid, time.monotonic())
-        if self._pull is None or self._pull[0] is not grid:
-            # Kept from one look to the next: a link tells only once of an answer that is still on
-            # its way.
-            self._pull = grid, pull_of(grid, lambda _: _MOST_BYTES)
-        for reply in self._pull[1](list(self._sent)) if self._sent else ():
+        if not self._sent:
+            return
+        for reply in self._pull_from(grid)(list(self._sent)):
             node = self._sent.pop(reply.metadata.reply_to_message_id, None)
             if node is not None:
-                self._hear(node, self._asked[node], reply)
+                self._hear(node, reply)
+
+    def _pull_from(self, grid: Grid) -> Pull:
+        """Return one pull for all looks at a grid: a link announces each answer only once."""
+        if self._pull is None or self._pull[0] is not grid:
+            self._pull = grid, pull_of(grid, lambda _: _MOST_BYTES)
+        return self._pull[1]
 
     def _ask(self, grid: Grid, now: float) -> None:
-        """Ask whom it is time to ask."""
-        due = {
-            node: asked
-            for node, asked in self._asked.items()
-            if asked.attempts < _ATTEMPTS and now >= asked.not_before
-        }
-        if due:
-            kind = self.asked_by
-            content = self._question
-            sent = grid.push_messages(
-                [Message(content, node, kind, group_id="handshake") for node in due]
-            )
-            self._sent |= {
-                message: node for message, node in zip(sent, due, strict=True) if message
-            }
-        for asked in due.values():
-            asked.not_before = now + _AFTER_NONE * 2**asked.attempts
-            asked.attempts += 1
+        """Send the question to every node for which it is due."""
+        due = list[int]()
+        questions = list[Message]()
+        for node, handshake in self._handshakes.items():
+            if handshake.attempts < _ATTEMPTS and now >= handshake.not_before:
+                due.append(node)
+                questions.append(
+                    Message(self._question, node, self.question_type, group_id="handshake")
+                )
+        if not due:
+            return
+        for message_id, node in zip(grid.push_messages(questions), due, strict=True):
+            if message_id:
+                self._sent[message_id] = node
+            handshake = self._handshakes[node]
+            handshake.not_before = now + _AFTER_NONE * 2**handshake.attempts
+            handshake.attempts += 1
 
-    def _hear(self, node: int, asked: _Asked, reply: Message) -> None:
-        asked.not_before = time.monotonic() + _AFTER_BAD * 2 ** (asked.attempts - 1)
+    def _hear(self, node: int, reply: Message) -> None:
+        """Record the claims in the reply of a node, or report why they are rejected."""
+        handshake = self._handshakes[node]
+        handshake.not_before = time.monotonic() + _AFTER_BAD * 2 ** (handshake.attempts - 1)
         if not arrived(reply):
             return
-        asked.answered = True
+        handshake.answered = True
         try:
-            self._heard.append((node, self._claimed(node, reply)))
-            asked.attempts = _ATTEMPTS
-        except Exception as reason:  # whatever a stranger's bytes may cause
-            what = str(reason) if isinstance(reason, RejectedReply) else type(reason).__name__
-            self.tell(f"node {node} failed the handshake: {what}")
+            self._claims_since.append((node, self._claimed(node, reply)))
+            handshake.attempts = _ATTEMPTS
+        except RejectedReply as error:
+            self.report(f"node {node} failed the handshake: {error}")
+        except Exception as error:  # the bytes are untrusted, and so is the text of the error
+            self.report(f"node {node} failed the handshake: {type(error).__name__}")
 
     def _claimed(self, node: int, reply: Message) -> Collection[str]:
-        """The users of the user list that an answer claims; an answer without users is an answer,
-        too.
+        """Return the users that an answer claims and that the node may serve; possibly none.
 
         Raises:
-            RejectedReply: it is not one, and the node is asked again.
+            RejectedReply: the reply is no valid answer, and the node is asked again.
         """
         users = served_users(reply)
         if users is None:
-            self.tell(f"node {node} does not report its users: add user_id_mod to its client app")
+            self.report(f"node {node} does not report its users: add user_id_mod to its client app")
             return ()
-        if len(users) > self._most:
+        if len(users) > self._most_claims:
             raise RejectedReply(
-                f"reply must claim at most {self._most} users; it claims {len(users)}"
+                f"reply must claim at most {self._most_claims} users; it claims {len(users)}"
             )
-        users = [canonical_id(user) for user in users]
-        if strangers := sum(user not in self._known for user in users):
-            self.tell(
+        enrolled: Collection[str] = self._known
+        if self._node_keys is not None:
+            enrolled = self._node_keys[self._keys[node]]
+        accepted = set[str]()
+        strangers = 0
+        not_enrolled = 0
+        for user in map(canonical_id, users):
+            if user not in self._known:
+                strangers += 1
+            elif user not in enrolled:
+                not_enrolled += 1
+            else:
+                accepted.add(user)
+        if strangers:
+            self.report(
                 f"node {node} claims {strangers} users that are not on the user list; ignored"
             )
-        users = [user for user in users if user in self._known]
-        enrolled = self._known if self._node_keys is None else self._node_keys[self._keys[node]]
-        if others := sum(user not in enrolled for user in users):
-            self.tell(
-                f"node {node} claims {others} users for whom its key is not enrolled; ignored"
+        if not_enrolled:
+            self.report(
+                f"node {node} claims {not_enrolled} users for whom its key is not enrolled; ignored"
             )
-        return {user for user in users if user in enrolled}
+        return accepted
 
     @property
     def silent(self) -> int:
-        """See `ServedUsers.silent`."""
-        return sum(not asked.answered for asked in self._asked.values())
+        return sum(not handshake.answered for handshake in self._handshakes.values())
 
 
 class Population(ClientReportedIdentity):
-    """Which node of fedmf's own client app serves which user: several users a node."""
+    """Nodes report their users with fedmf's own client app; a node may serve several users."""
 
-    asked_by = MessageType.QUERY
+    question_type = MessageType.QUERY
     several = True
 
 
+def _configured_user(context: Context) -> object:
+    config = context.node_config
+    return config.get("user-id", config.get("partition-id"))
+
+
 def user_id_mod(user_of: Callable[[Context], str] | None = None) -> Mod:
-    """A mod that reports the node's user to the server, and passes all other messages through.
+    """Return a mod that reports the node's user to the server and passes on all other messages.
 
     Args:
         user_of: from the node's context to the user's stable id; by default the node config's
@@ -360,16 +397,12 @@ def user_id_mod(user_of: Callable[[Context], str] | None = None) -> Mod:
     >>> from flwr.clientapp import ClientApp
     >>> app = ClientApp(mods=[user_id_mod()])
     """
+    find_user: Callable[[Context], object] = user_of or _configured_user
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if not is_question(message):
             return call_next(message, context)
-        config = context.node_config
-        user = (
-            config.get("user-id", config.get("partition-id"))
-            if user_of is None
-            else user_of(context)
-        )
+        user = find_user(context)
         if user is None:
             raise ValueError("node config must hold user-id or partition-id; got neither.")
         return served_reply(message, [str(user)])

@@ -1,4 +1,8 @@
-"""A Flower strategy's server rule as an update rule of ours: post-processing of the noisy mean."""
+"""The server rule of a Flower strategy as an optimizer of fedmf.
+
+`check_inner` accepts strategies that aggregate by a mean followed by a rule of the server; applied
+to the noisy mean of a release, that rule is post-processing.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from fedmf.accounting.queries import SecondForm
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.layout import ArrayLayout
+from fedmf.flower.messages import decoded
 from fedmf.moments import SecondMoment
 from fedmf.optim import RoundRelease
 from fedmf.runs.model_layout import named_parts
@@ -24,50 +29,55 @@ from fedmf.runs.model_layout import named_parts
 _log: Final = logging.getLogger("flwr")
 #: Strategies whose aggregation is a mean followed by a rule of the server.
 MEANS: Final = (FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, FedAvg)
-#: What they compute it with; a subclass that replaces one computes something else.
+#: Their methods that compute the mean; a subclass that replaces one may compute something else.
 _HELPERS: Final = ("aggregate_train", "_check_and_log_replies", "_compute_deltat_and_mt")
-#: What they keep between rounds: arrays by name, or a list of arrays.
+#: Their attributes that last from round to round: arrays by name, or a list of arrays.
 _MEMORY: Final = ("m_t", "v_t", "momentum_vector")
 _NODE: Final = 1
-#: Arguments that change nothing here: cohorts and the round say it, and metrics of clients are not
-#: looked at.
+#: Arguments without effect here: nodes are chosen by the cohort, and metrics of clients are unused.
 _IGNORED: Final = (
-    *(
-        "fraction_train",
-        "fraction_evaluate",
-        "min_train_nodes",
-        "min_evaluate_nodes",
-        "min_available_nodes",
-    ),
-    *("weighted_by_key", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"),
+    "fraction_train",
+    "fraction_evaluate",
+    "min_train_nodes",
+    "min_evaluate_nodes",
+    "min_available_nodes",
+    "weighted_by_key",
+    "train_metrics_aggr_fn",
+    "evaluate_metrics_aggr_fn",
 )
 
 
-def check_inner(inner: FedAvg, another: bool = False) -> None:
-    """Reject a strategy that does not aggregate by a mean followed by a server rule, or one that
-    was used.
+def base_of(inner: FedAvg) -> type[FedAvg] | None:
+    """Return the strategy of `MEANS` that a strategy is or extends, or None."""
+    for base in MEANS:
+        if isinstance(inner, base):
+            return base
+    return None
 
-    A median or a trimmed mean of one reply is that reply, so looking at what it returns tells
-    nothing: the code is compared. A class that replaces a helper and still returns Flower's mean,
-    or a function of it, has the attribute ``aggregation_is_a_mean = True``. It must not save or
-    send what it sees, as that is not committed yet: if the process dies, the round is made again
-    with other noise.
+
+def check_inner(inner: FedAvg, other_rule: bool = False) -> None:
+    """Reject a used strategy, or one that is not a mean followed by a server rule.
+
+    A median or a trimmed mean of one reply is that reply, so the result shows nothing: the code is
+    compared. A class that replaces a helper and still returns Flower's mean, or a function of it,
+    has the attribute ``aggregation_is_a_mean = True``. It must neither save nor send its
+    arguments, which are not committed yet: if the process dies, the round is computed again with
+    other noise.
 
     Args:
         inner: the strategy.
-        another: whether another server rule is given, so that it may have none.
+        other_rule: whether another server rule is given, so that the strategy must have none.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: the strategy is rejected.
     """
     name = type(inner).__name__
     module = type(inner).__module__
-    base = next((base for base in MEANS if isinstance(inner, base)), None)
-    replaced = [
-        each
-        for each in _HELPERS
-        if getattr(type(inner), each, None) is not getattr(base, each, None)
-    ]
+    base = base_of(inner)
+    replaced = []
+    for helper in _HELPERS:
+        if getattr(type(inner), helper, None) is not getattr(base, helper, None):
+            replaced.append(helper)
     if base is None or (replaced and module.partition(".")[0] == "flwr"):
         allowed = ", ".join(sorted(strategy.__name__ for strategy in MEANS))
         raise ConfigError(
@@ -82,11 +92,12 @@ def check_inner(inner: FedAvg, another: bool = False) -> None:
             " may not be a mean. Save models in on_round; else give it the attribute"
             " aggregation_is_a_mean = True."
         )
-    if any(getattr(inner, memory, None) is not None for memory in ("current_arrays", *_MEMORY)):
-        raise ConfigError(
-            f"strategy {name} must be new, but it has already aggregated. Create another one."
-        )
-    if another and isinstance(inner, MEANS[:4]):
+    for attribute in ("current_arrays", *_MEMORY):
+        if getattr(inner, attribute, None) is not None:
+            raise ConfigError(
+                f"strategy {name} must be new, but it has already aggregated. Create another one."
+            )
+    if other_rule and isinstance(inner, MEANS[:4]):
         raise ConfigError(
             "strategy (with another optimizer) must be one without a server rule, FedAvg or"
             f" FedProx; got {name}. Two server rules would act on one update; remove one."
@@ -95,8 +106,7 @@ def check_inner(inner: FedAvg, another: bool = False) -> None:
 
 @contextmanager
 def with_values(inner: FedAvg, **values: Any) -> Iterator[None]:
-    """A strategy with some attributes temporarily replaced, and no lines of its own: it is
-    handed one reply, whatever came."""
+    """Replace attributes of a strategy within the block, and silence its own log."""
     before = {name: getattr(inner, name) for name in values}
     level = _log.level
     vars(inner).update(values)
@@ -109,16 +119,16 @@ def with_values(inner: FedAvg, **values: Any) -> Iterator[None]:
 
 
 class InnerRule:
-    """θ_{t+1} from θ_t and the noisy mean update, by what an inner strategy makes of one reply.
+    """The server rule of an inner strategy: θ_{t+1} from θ_t and the noisy mean update u_t.
 
-    The inner strategy is handed a single reply with θ_t + u_t, so its mean is that, whatever its
-    weights. What it keeps between rounds is set before each step and taken out after it: it is part
-    of the commit. Flower's own FedAvg and FedProx make that model itself of one reply, so for
-    arrays of float32 they are not called: the model is θ_t + u_t.
+    The inner strategy gets a single reply with θ_t + u_t, which is then its mean, whatever the
+    weights. Its memory is set before each step and read after it, because it is part of the commit.
+    Flower's own FedAvg and FedProx return θ_t + u_t itself, so for arrays of float32 they are not
+    called.
 
     Args:
         inner: the strategy.
-        layout: of the model's arrays.
+        layout: layout of the model's arrays.
     """
 
     second_moment: SecondMoment | None = None
@@ -130,32 +140,23 @@ class InnerRule:
         self._adds = type(inner) in (FedAvg, FedProx) and layout.number == np.float32
 
     def __getstate__(self) -> dict[str, Any]:
-        """By what a record knows the rule again: strategy and layout, without arguments that are
-        ignored.
-        """
-        read = {name: value for name, value in vars(self._inner).items() if name not in _IGNORED}
-        return {**read, "strategy": type(self._inner), "layout": self._layout}
+        """Return strategy and layout, by which a record recognizes the rule."""
+        used = {name: value for name, value in vars(self._inner).items() if name not in _IGNORED}
+        return {**used, "strategy": type(self._inner), "layout": self._layout}
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
-        """Nothing is kept before the first round."""
         return {}
 
     def step(
         self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `ServerOptimizer.step`."""
         inner = self._inner
         layout = self._layout
         if self._adds:
             moved = parameters.to("cpu", torch.float64).add_(release.mean.to("cpu", torch.float64))
             return moved.to(parameters), {}
         current = layout.trained_record(parameters)
-        if hasattr(inner, "current_arrays"):
-            by_name = {name: array.numpy() for name, array in current.items()}
-            setattr(inner, "current_arrays", current if isinstance(inner, FedAvgM) else by_name)  # noqa: B010
-        for memory in _MEMORY:
-            if hasattr(inner, memory):
-                setattr(inner, memory, self._arrays(memory, state.get(memory)))
+        self._set_memory(current, state)
         moved = layout.flat(current) + release.mean.to(torch.float64).cpu()
         # The one reply has no metrics of training.
         with with_values(inner, train_metrics_aggr_fn=lambda _replies, _weight: MetricRecord()):
@@ -163,12 +164,7 @@ class InnerRule:
         if arrays is None:
             name = type(inner).__name__
             raise RuntimeError(f"{name} returned no model for round {t + 1}; nothing was released.")
-        kept = {
-            memory: self._flat(getattr(inner, memory))
-            for memory in _MEMORY
-            if getattr(inner, memory, None) is not None
-        }
-        return layout.flat(arrays).to(parameters), kept
+        return layout.flat(arrays).to(parameters), self._memory()
 
     def _reply(self, arrays: ArrayRecord) -> Message:
         claim_task_identity()
@@ -176,18 +172,41 @@ class InnerRule:
         content = RecordDict({self._inner.arrayrecord_key: arrays, "metrics": weight})
         return Message(content, _NODE, MessageType.TRAIN)
 
-    def _flat(self, kept: Any) -> Tensor:
-        parts = (
-            kept if isinstance(kept, list) else [kept[name] for name, _, _ in self._layout.trained]
-        )
-        return torch.from_numpy(
-            np.concatenate([np.asarray(p, dtype=np.float64).reshape(-1) for p in parts])
-        )
+    def _set_memory(self, current: ArrayRecord, state: Mapping[str, Tensor]) -> None:
+        """Set the strategy's model and memory to those before a round."""
+        inner = self._inner
+        if hasattr(inner, "current_arrays"):
+            model: Any = current
+            if not isinstance(inner, FedAvgM):  # the others hold the model as NumPy arrays
+                model = decoded(current)
+            setattr(inner, "current_arrays", model)  # noqa: B010
+        for name in _MEMORY:
+            if not hasattr(inner, name):
+                continue
+            value: Any = None
+            if name in state:
+                value = self._arrays(state[name])
+                if name == "momentum_vector":
+                    value = list(value.values())
+            setattr(inner, name, value)
 
-    def _arrays(self, memory: str, flat: Tensor | None) -> Any:
-        """What the strategy keeps under this name."""
-        if flat is None:
-            return None
-        parts = named_parts(flat.cpu(), [(name, shape) for name, shape, _ in self._layout.trained])
-        arrays = {name: part.numpy().copy() for name, part in parts.items()}
-        return list(arrays.values()) if memory == "momentum_vector" else arrays
+    def _memory(self) -> dict[str, Tensor]:
+        """Return the strategy's memory after a round, each part as a flat vector."""
+        memory = dict[str, Tensor]()
+        for name in _MEMORY:
+            value = getattr(self._inner, name, None)
+            if value is not None:
+                memory[name] = self._flat(value)
+        return memory
+
+    def _flat(self, arrays: Any) -> Tensor:
+        """Join arrays, a list or by name, to a float64 vector in the order of the layout."""
+        if not isinstance(arrays, list):
+            arrays = [arrays[name] for name, _, _ in self._layout.trained]
+        return torch.from_numpy(np.concatenate(arrays, axis=None, dtype=np.float64))
+
+    def _arrays(self, flat: Tensor) -> dict[str, Any]:
+        """Cut a flat vector into arrays by name."""
+        shapes = [(name, shape) for name, shape, _ in self._layout.trained]
+        parts = named_parts(flat.cpu(), shapes)
+        return {name: part.numpy().copy() for name, part in parts.items()}

@@ -1,4 +1,4 @@
-"""The arrays of a Flower app's model as one flat vector, and what a reply must look like."""
+"""The arrays of a Flower app's model as one flat vector, and the check of replies against them."""
 
 from __future__ import annotations
 
@@ -10,43 +10,41 @@ from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.flower.messages import checked_array, shown
+from fedmf.flower.messages import checked_array, decoded, encoded, shown
 from fedmf.runs.model_layout import ModelLayout, check_type
 
-#: Which PyTorch puts before all names of a module that it wraps (DataParallel, compile).
+#: Prefixes of all names in a module that PyTorch wraps (DataParallel, compile).
 _PREFIXES: Final = ("module.", "_orig_mod.")
 
 
 class ArrayLayout(ModelLayout):
-    """`ModelLayout` of Flower's records, and what a reply must look like."""
+    """The layout of a model that is sent and received as Flower's records."""
 
     @classmethod
     def of(cls, arrays: ArrayRecord, frozen: Sequence[str] = (), tied: bool | None = None) -> Self:
-        """The layout of a record: see `ModelLayout.of_arrays`."""
+        """Return the layout of a record; the arguments are those of `ModelLayout.of_arrays`."""
         for name, array in arrays.items():
             check_type(name, array.dtype)  # before it is decoded
-        return cls.of_arrays({name: array.numpy() for name, array in arrays.items()}, frozen, tied)
+        return cls.of_arrays(decoded(arrays), frozen, tied)
 
     def flat(self, arrays: Mapping[str, Array], number: Any = np.float64) -> Tensor:
-        """See `ModelLayout.flat_of`."""
+        """Return the trained arrays as one flat vector of type ``number``."""
         return self.flat_of({name: arrays[name].numpy() for name, _, _ in self.trained}, number)
 
     def record(self, flat: Tensor) -> ArrayRecord:
-        """A model's arrays, all of them, each of its own type."""
-        return ArrayRecord({name: Array(array) for name, array in self.arrays(flat).items()})
+        """Return all arrays of a model, each of its own type."""
+        return encoded(self.arrays(flat))
 
     def trained_record(self, flat: Tensor) -> ArrayRecord:
-        """The trained arrays alone."""
-        return ArrayRecord(
-            {name: Array(array) for name, array in self.trained_arrays(flat).items()}
-        )
+        """Return only the trained arrays of a model."""
+        return encoded(self.trained_arrays(flat))
 
     def read(self, message: Message) -> Tensor:
-        """The trained numbers of a reply, of type `number`; types, shapes and sizes are checked
-        before any decoding.
+        """Return the trained numbers of a reply as one flat vector of type `number`.
 
-        Arrays of float32 and float64 are converted to the model's type; a number beyond its range
-        becomes infinite, so that the user's contribution is zero.
+        Types, shapes and sizes are checked before any array is decoded. Arrays of float32 and
+        float64 are converted to the model's type; a number beyond its range becomes infinite, so
+        that the user's contribution is zero.
 
         Raises:
             ValueError: an error of the client, or an array is missing, or of another type, shape or
@@ -73,32 +71,35 @@ class ArrayLayout(ModelLayout):
             return self.flat_of(read, self.number)
 
     def _named(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
-        """A reply's arrays by the model's names.
+        """Return a reply's arrays by the model's names.
 
         The prefixes of wrapped modules are ignored if names stay unique without them. A list of all
         arrays, with the names 0, 1, …, is read in the model's order.
         """
         if all(name in arrays for name, _, _ in self.trained):
             return arrays
-        if list(arrays) == [str(place) for place in range(len(self.names))]:
+        if list(arrays) == [str(index) for index in range(len(self.names))]:
             return dict(zip(self.names, arrays.values(), strict=True))
-        plain = {_plain(name): name for name in self.names}
-        sent = {_plain(name) for name in arrays}
-        if len(plain) < len(self.names) or len(sent) < len(arrays):
+        name_of = {_without_prefixes(name): name for name in self.names}
+        sent = {_without_prefixes(name) for name in arrays}
+        if len(name_of) < len(self.names) or len(sent) < len(arrays):
             return arrays
-        return {plain.get(_plain(name), name): array for name, array in arrays.items()}
+        named = dict[str, Array]()
+        for name, array in arrays.items():
+            named[name_of.get(_without_prefixes(name), name)] = array
+        return named
 
     @property
     def most_bytes(self) -> int:
-        """Of a reply that holds the model a few times, metrics and whatever else clients send."""
-        sizes = zip(self.shapes, self.dtypes, strict=True)
-        return 2**26 + 8 * sum(
-            int(np.prod(s, dtype=np.int64)) * np.dtype(d).itemsize for s, d in sizes
-        )
+        """Most bytes of a reply, with room for a few copies of the model, metrics and more."""
+        model_bytes = 0
+        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
+            model_bytes += int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return 2**26 + 8 * model_bytes
 
 
-def _plain(name: str) -> str:
-    """A name without the prefixes of wrapped modules."""
+def _without_prefixes(name: str) -> str:
+    """Return a name without the prefixes of wrapped modules."""
     while name.startswith(_PREFIXES):
         name = name.partition(".")[2]
     return name

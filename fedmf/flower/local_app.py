@@ -1,4 +1,8 @@
-"""Whole Flower apps in this process."""
+"""Run whole Flower apps in this process, with reproducible global generators if a seed is given.
+
+`run_app` loads an app, runs its server app on an `InProcessGrid`, and calls the client app for each
+message.
+"""
 
 from __future__ import annotations
 
@@ -47,57 +51,61 @@ def run_app(
             --run-config``.
         seed: if given, the global generators of Python, NumPy and PyTorch are seeded: the server's
             by the seed, for a client's call by (seed, node, number of the message to the node).
-            Afterwards they are as they were.
+            Afterwards their earlier states are restored.
 
     Returns:
-        The context of the server app after the run; its ``state`` is what the app kept.
+        The context of the server app after the run, with the app's own ``state``.
 
     Raises:
         ConfigError: an argument is out of its range, or the folder holds no Flower app.
-        Exception: what the server app raises.
+        Exception: any error of the server app.
 
     Guarantees:
         Every message and reply has records of its own. With a seed, an app that draws from the
         global generators gives the same bits at each run, and no client's draws depend on which
-        others were asked.
+        other clients get messages.
     """
     server, client, config = _app_of(server_app, client_app, run_config or {})
-    for name, value, least in (("N (num_supernodes)", num_supernodes, 1), ("seed", seed or 0, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}.")
+    _check_integer("N (num_supernodes)", num_supernodes, 1)
     context = server_context(dict(config))
-    with contextlib.nullcontext() if seed is None else _kept():
-        grid = InProcessGrid(
-            client if seed is None else _seeded(client, seed), num_supernodes, config
-        )
-        if seed is not None:
-            seeded_generators([seed, 0])
+    if seed is None:
+        server(InProcessGrid(client, num_supernodes, config), context)
+        return context
+    _check_integer("seed", seed, 0)
+    with _restored_generators():
+        grid = InProcessGrid(_seeded(client, seed), num_supernodes, config)
+        seeded_generators([seed, 0])
         server(grid, context)
     return context
 
 
+def _check_integer(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}.")
+
+
 def _seeded(client: ClientApp, seed: int) -> Client:
-    """A client that draws from (seed, node's partition, number of the message), and after which the
-    generators are as if it had not drawn."""
-    before = Counter[int]()
+    """Return a client that draws from (seed, node's partition, number of the message).
+
+    Its draws do not affect the generators of the caller.
+    """
+    calls = Counter[int]()
 
     def call(message: Message, context: Context) -> Message:
         node = int(context.node_config["partition-id"])
-        with _kept():
-            seeded_generators([seed, 1, node, before[node]])
-            before[node] += 1
+        with _restored_generators():
+            seeded_generators([seed, 1, node, calls[node]])
+            calls[node] += 1
             return client(message, context)
 
     return call
 
 
 def _app_of(
-    server: ServerApp | str | Path, client: ClientApp | None, given: Mapping[str, Any]
+    server: ServerApp | str | Path, client: ClientApp | None, run_config: Mapping[str, Any]
 ) -> tuple[ServerApp, ClientApp, UserConfig]:
-    """An app of two objects, or of a folder; and the run config, flat: nested tables are joined by
-    dots.
-    """
-    config = flat_config(given)
+    """Return server app, client app and flat run config, from two objects or from a folder."""
+    config = flat_config(run_config)
     if isinstance(server, (str, Path)):
         if client is not None:
             raise ConfigError("client_app must be omitted with an app folder, which names its own.")
@@ -111,49 +119,48 @@ def _app_of(
     return server, client, config  # type: ignore[return-value]
 
 
-def _loaded(folder: Path, given: UserConfig) -> tuple[Any, Any, UserConfig]:
-    """The app of a folder, with values of its run config replaced as by ``flwr run
-    --run-config``.
-    """
+def _loaded(folder: Path, overrides: UserConfig) -> tuple[Any, Any, UserConfig]:
+    """Load the app of a folder and its run config, in which ``overrides`` replace values."""
     path = folder.expanduser().resolve() / "pyproject.toml"
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
-        names = [str(table["components"][name]) for name in ("serverapp", "clientapp")]
+        server_name = str(table["components"]["serverapp"])
+        client_name = str(table["components"]["clientapp"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} must name serverapp and clientapp under [tool.flwr.app.components]; "
             f"got {type(error).__name__}: {error}."
         ) from None
     defaults = flat_config(table.get("config", {}))
-    unknown = sorted(given.keys() - defaults.keys())
+    unknown = sorted(overrides.keys() - defaults.keys())
     if unknown:
         known = ", ".join(sorted(defaults)) or "none"
         raise ConfigError(
             f"run_config must have keys of [tool.flwr.app.config]; got {unknown[0]!r}. Known:"
             f" {known}."
         )
-    server, client = (load_object(name, path.parent) for name in names)
-    return server, client, {**defaults, **given}
+    server = load_object(server_name, path.parent)
+    client = load_object(client_name, path.parent)
+    return server, client, {**defaults, **overrides}
 
 
-def _kept() -> contextlib.AbstractContextManager[None]:
-    """All of the global generators as they were, when the block ends."""
+def _restored_generators() -> contextlib.AbstractContextManager[None]:
+    """Restore the states of all global generators at the end of the block."""
     return kept_generators(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def seeded_generators(words: Sequence[int]) -> None:
-    """Seed all of them, each with bits of its own, from non-negative integers.
+    """Seed all global generators, each with bits of its own, from non-negative integers.
 
-    >>> with _kept():
+    >>> with _restored_generators():
     ...     seeded_generators([1, 2])
     ...     first = random.random()
     ...     seeded_generators([1, 2])
     ...     first == random.random()
     True
     """
-    python, numpy, pytorch = (
-        np.random.SeedSequence(list(words)).generate_state(3, np.uint64).tolist()
-    )
+    state = np.random.SeedSequence(list(words)).generate_state(3, np.uint64)
+    python, numpy, pytorch = state.tolist()
     random.seed(python)
     np.random.seed(numpy & 0xFFFFFFFF)  # noqa: NPY002, as apps draw from it
     torch.manual_seed(pytorch)

@@ -1,5 +1,7 @@
-"""What travels between the server and fedmf's own clients, and how a stranger's arrays are
-checked.
+"""Messages between the server and fedmf's own clients, and the checks of arrays from outside.
+
+Each message has an encoder and a decoder here: the request of a round and its reply, and the
+question which users a node serves. Whatever a node sends is checked before it is decoded.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ import io
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -31,27 +33,36 @@ _FAILURES = "failures"
 _CLIP_NORM = "clip-norm"
 _BITS: Final = "bits"
 _FEATURE_BITS: Final = "feature-bits"
-#: What NumPy's file format may take beside the numbers.
+#: Most bytes of the header in NumPy's file format.
 _OVERHEAD: Final = 4096
+#: Most characters of a value that a log shows.
 _MOST_CHARACTERS: Final = 80
-#: Of a message that asks whom a node serves, and of its answer.
+#: Keys of the question which users a node serves, and of its answer.
 _QUESTION = "fedmf.who"
 _ANSWER = "fedmf.users"
 
 
 class RejectedReply(ValueError):
-    """A reply that must not enter the sum; the message says why, for the operator only."""
+    """A reply that must not enter the sum; the message is for the operator only."""
 
 
 def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """A record of tensors, as bytes."""
-    return ArrayRecord(
-        {name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()}
-    )
+    """Return tensors as a record of encoded arrays."""
+    return encoded({name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
+
+
+def encoded(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Return arrays as a record, in NumPy's file format."""
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def decoded(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a record that is trusted."""
+    return {name: array.numpy() for name, array in record.items()}
 
 
 def shown(value: object) -> str:
-    """What a stranger sent, for a log: short and escaped.
+    """Return an untrusted value for a log, short and escaped.
 
     >>> shown("two\\nlines")
     "'two\\\\nlines'"
@@ -61,7 +72,10 @@ def shown(value: object) -> str:
     if isinstance(value, str | bytes):
         return ascii(value[:_MOST_CHARACTERS])[: _MOST_CHARACTERS + 8]
     if isinstance(value, list | tuple):
-        return f"[{', '.join(shown(item) for item in value[:4])}{', …' if len(value) > 4 else ''}]"
+        items = [shown(item) for item in value[:4]]
+        if len(value) > 4:
+            items.append("…")
+        return f"[{', '.join(items)}]"
     if isinstance(value, int) and value.bit_length() > 200:
         return f"an integer of {value.bit_length()} bits"
     return ascii(value)[:_MOST_CHARACTERS]
@@ -70,28 +84,25 @@ def shown(value: object) -> str:
 def checked_array(
     array: Array, name: str, dtypes: Sequence[str], shape: tuple[int, ...]
 ) -> NDArray[Any]:
-    """The numbers of a stranger's array that came as bytes, without a copy: read-only.
+    """Return the numbers of an untrusted array, read-only and without a copy.
 
-    Type, shape and size are compared first as declared, then as the bytes' own header says; the
-    declared ones are only the sender's word. Nothing is allocated before. One number may come as
-    shape () or (1,).
+    Type, shape and size are checked twice before anything is allocated: as the sender declares
+    them, and as they are in the header of the bytes. A single number may have shape () or (1,).
 
     Args:
-        array: as it came.
-        name: for people.
-        dtypes: NumPy's names of the types that are taken.
-        shape: of it.
+        array: the received array.
+        name: its name, for error messages.
+        dtypes: NumPy's names of the accepted types.
+        shape: the required shape.
 
     Raises:
-        ValueError: anything else.
+        ValueError: type, shape, size or format differ.
     """
     declared = tuple(array.shape)
-    one_number = {declared, shape} == {(), (1,)}
-    if (
-        array.stype != SType.NUMPY
-        or array.dtype not in dtypes
-        or not (declared == shape or one_number)
-    ):
+    accepted_shapes = [shape]
+    if shape in ((), (1,)):
+        accepted_shapes = [(), (1,)]
+    if array.stype != SType.NUMPY or array.dtype not in dtypes or declared not in accepted_shapes:
         raise ValueError(
             f"array {shown(name)} must be {' or '.join(dict.fromkeys(dtypes))} of shape {shape};"
             f" got {shown(array.dtype)} of shape {shown(list(array.shape))}"
@@ -100,15 +111,16 @@ def checked_array(
     if not length <= len(array.data) <= length + _OVERHEAD:
         raise ValueError(f"array {shown(name)} must take {length} bytes; got {len(array.data)}")
     file = io.BytesIO(array.data[:_OVERHEAD])
-    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(
-        npy.read_magic(file)
-    )
-    if read is None:
+    version = npy.read_magic(file)
+    if version == (1, 0):
+        shape_in_header, fortran, dtype = npy.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape_in_header, fortran, dtype = npy.read_array_header_2_0(file)
+    else:
         raise ValueError(f"array {shown(name)} must be in NumPy's format 1.0 or 2.0")
-    held, fortran, dtype = read(file)
     if (
         dtype != np.dtype(array.dtype)
-        or held != declared
+        or shape_in_header != declared
         or len(array.data) - file.tell() != length
     ):
         raise ValueError(
@@ -119,11 +131,11 @@ def checked_array(
 
 
 def request_content(model: ArrayRecord, request: Request) -> RecordDict:
-    """The content of a train message.
+    """Return the content of a train message.
 
     Args:
         model: the parameters as one flat array named ``parameters``; messages of a round share it.
-        request: the rest.
+        request: all other fields.
     """
     config = ConfigRecord(
         {"round": request.t, "users": list(request.users), "slice": request.as_slice}
@@ -138,42 +150,48 @@ def read_request(message: Message) -> Request:
     """Decode a train message on the client, which then owns the parameters."""
     config = message.content.config_records[_CONFIG]
     model = message.content.array_records[_ARRAYS][_PARAMETERS].numpy()
-    norm = config.get(_CLIP_NORM)
+    clip_norm = None
+    if _CLIP_NORM in config:
+        clip_norm = float(str(config[_CLIP_NORM]))
     return Request(
         parameters=copied_vector(torch.from_numpy(model)),
         t=_integer(config, "round"),
         users=_names(config, "users"),
         as_slice=bool(config["slice"]),
-        clip_norm=None if norm is None else float(str(norm)),
+        clip_norm=clip_norm,
         bits=(_integer(config, _BITS), _integer(config, _FEATURE_BITS)),
     )
 
 
 def answer_reply(message: Message, t: int, reply: Reply) -> Message:
-    """A node's answer: one row a user, in the order of the request, or exact sums by name, int64;
-    who is in them and who failed.
+    """Return a node's reply to a train message, with the users in it and their failures.
+
+    The payload is one row per user in the order of the request, or exact int64 sums by name.
     """
-    assert not isinstance(reply.payload, str)
-    payload = {ROWS: reply.payload} if isinstance(reply.payload, Tensor) else reply.payload
+    payload = reply.payload
+    assert not isinstance(payload, str)
+    if isinstance(payload, Tensor):
+        payload = {ROWS: payload}
     failures = [json.dumps(failure.to_dict()) for failure in reply.failures]
     config = ConfigRecord({"round": t, "users": list(reply.users), _FAILURES: failures})
     return Message(RecordDict({_ARRAYS: array_record(payload), _CONFIG: config}), reply_to=message)
 
 
-def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:
-    """What a reply says about failures of the users asked, at most one for each; anything else is
-    passed over."""
+def read_failures(reply: Message, users: Collection[str]) -> list[UserFailure]:
+    """Return the failures in a reply, at most one per user; invalid entries are ignored."""
     records = reply.content.config_records
-    packed = records[_CONFIG].get(_FAILURES) if _CONFIG in records else None
-    if not isinstance(packed, list):
+    if _CONFIG not in records:
+        return []
+    entries = records[_CONFIG].get(_FAILURES)
+    if not isinstance(entries, list):
         return []
     failures: dict[str, UserFailure] = {}
-    for text in packed[: len(asked)]:
+    for text in entries[: len(users)]:
         try:
             failure = UserFailure.from_dict(dict(json.loads(str(text)[:8192])))
         except (ValueError, TypeError, RecursionError):
             continue
-        if failure.user in asked:
+        if failure.user in users:
             failures.setdefault(failure.user, failure)
     return list(failures.values())
 
@@ -181,14 +199,20 @@ def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:
 def read_reply(
     reply: Message,
     t: int,
-    asked: Sequence[str],
+    users: Sequence[str],
     shapes: Mapping[str, tuple[int, ...]],
     *dtypes: str,
 ) -> dict[str, Tensor]:
-    """The arrays of a reply by name: a row for each user asked, in their order, or exact sums over
-    them.
+    """Return the arrays of a reply by name: one row per user, or exact sums over the users.
 
     Rows may hold NaN or infinity.
+
+    Args:
+        reply: the message from the node.
+        t: the round, from 0.
+        users: the users of the request, in its order.
+        shapes: the required shape of each array.
+        dtypes: NumPy's names of the accepted types.
 
     Raises:
         RejectedReply: an error, another round, other users or another order, a wrong shape or type.
@@ -198,33 +222,41 @@ def read_reply(
     if _CONFIG not in reply.content.config_records:
         raise RejectedReply("reply has no config record")
     config = reply.content.config_records[_CONFIG]
-    if (replied := _integer(config, "round")) != t:
-        raise RejectedReply(f"reply must be for round {t + 1}; got round {shown(replied + 1)}")
-    users = _names(config, "users")
-    if list(users) != list(asked):
-        strangers = sorted(set(users) - set(asked))
-        other = shown(strangers[0]) if strangers else f"{len(users)}, not in their order"
-        raise RejectedReply(f"reply must be for the {len(asked)} users asked; got {other}")
-    return {name: _array(reply, name, shape, dtypes) for name, shape in shapes.items()}
+    round_index = _integer(config, "round")
+    if round_index != t:
+        raise RejectedReply(f"reply must be for round {t + 1}; got round {shown(round_index + 1)}")
+    replied = _names(config, "users")
+    if list(replied) != list(users):
+        difference = f"{len(replied)}, not in their order"
+        strangers = sorted(set(replied) - set(users))
+        if strangers:
+            difference = shown(strangers[0])
+        raise RejectedReply(
+            f"reply must be for the {len(users)} users of the request; got {difference}"
+        )
+    arrays = dict[str, Tensor]()
+    for name, shape in shapes.items():
+        arrays[name] = _array(reply, name, shape, dtypes)
+    return arrays
 
 
 def question() -> RecordDict:
-    """The content of a message that only asks whom a node serves."""
+    """Return the content of a message that only asks which users a node serves."""
     return RecordDict({_CONFIG: ConfigRecord({_QUESTION: True})})
 
 
 def is_question(message: Message) -> bool:
-    """Whether a message is one."""
+    """Return whether a message only asks which users a node serves."""
     return any(_QUESTION in record for record in message.content.config_records.values())
 
 
 def served_reply(request: Message, users: Sequence[str]) -> Message:
-    """The answer: the stable ids of the users that this node serves."""
+    """Return the answer to the question: the stable ids of the users that this node serves."""
     return Message(RecordDict({_CONFIG: ConfigRecord({_ANSWER: list(users)})}), reply_to=request)
 
 
 def served_users(reply: Message) -> tuple[str, ...] | None:
-    """Decode the answer; None if it is invalid, as from an app that does not know the question.
+    """Decode the answer to the question; None if an app does not know the question.
 
     Raises:
         RejectedReply: an error reply, or an answer that is no list of ids.
@@ -248,7 +280,7 @@ def _names(config: ConfigRecord, key: str) -> tuple[str, ...]:
     value = config.get(key)
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise RejectedReply(f"reply must hold a list of user ids {key!r}")
-    return tuple(str(name) for name in value)
+    return tuple(cast("list[str]", value))
 
 
 def _array(reply: Message, name: str, shape: tuple[int, ...], dtypes: Sequence[str]) -> Tensor:
@@ -256,9 +288,10 @@ def _array(reply: Message, name: str, shape: tuple[int, ...], dtypes: Sequence[s
     if _ARRAYS not in records or name not in records[_ARRAYS]:
         raise RejectedReply(f"reply has no array {name!r}")
     try:
-        # A copy: what was decoded lies, read-only, in the message's own bytes.
-        return torch.from_numpy(checked_array(records[_ARRAYS][name], name, dtypes, shape).copy())
-    except Exception as error:  # whatever a stranger's bytes may cause
-        raise RejectedReply(
-            str(error) if type(error) is ValueError else type(error).__name__
-        ) from None
+        numbers = checked_array(records[_ARRAYS][name], name, dtypes, shape)
+        return torch.from_numpy(numbers.copy())  # the numbers are a read-only view of the message
+    except Exception as error:  # the bytes are untrusted
+        reason = type(error).__name__
+        if type(error) is ValueError:  # raised with a message of ours
+            reason = str(error)
+        raise RejectedReply(reason) from None

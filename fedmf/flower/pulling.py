@@ -1,4 +1,8 @@
-"""Replies as they arrive, one by one: a fault of one does not affect the others."""
+"""Pull replies one by one as they arrive, so that a faulty reply does not affect the others.
+
+`pull_until` is what the clients of a run use; over Flower's HTTP link, `LinkPull` unpacks replies
+in place of Flower's own grid.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ _SHORTEST_PAUSE: Final = 0.05
 #: Most objects of a reply; each is a call to the link. Flower cuts arrays into objects of 5 MiB.
 _MOST_OBJECTS: Final = 20_000
 
-#: From the ids of messages to those of the replies to them that are there.
+#: A function from the ids of messages to the replies that have arrived.
 Pull = Callable[[Sequence[str]], Iterable[Message]]
 
 
@@ -39,16 +43,16 @@ def pull_until(
 ) -> Iterator[Message]:
     """Yield the first reply to each message as it arrives, until all are in or the time is up.
 
-    Over a link, a reply that cannot be unpacked comes as an error reply of its node: it arrived and
-    holds nothing. Whatever a node sends, the replies of the others come.
+    Over a link, a reply that cannot be unpacked becomes an error reply of its node. Whatever a node
+    sends, the replies of the other nodes are yielded.
 
     Args:
-        grid: where.
-        message_ids: of the messages.
-        seconds: at most so long; infinite: until all are in.
-        most_bytes: of the reply to a message, by its id, where the grid lets that be known before
-            the reply is unpacked.
-        meanwhile: called between one look for replies and the next; it must not wait.
+        grid: the grid to which the messages were pushed.
+        message_ids: ids of the messages.
+        seconds: longest time to wait; infinite: until all replies are in.
+        most_bytes: from the id of a message to the largest size of its reply. It is checked where
+            the grid tells the size before the reply is unpacked.
+        meanwhile: called between two looks for replies; it must not wait.
     """
     pending = dict.fromkeys(message_ids)
     pull = pull_of(grid, most_bytes)
@@ -63,12 +67,15 @@ def pull_until(
         if not pending or time.monotonic() >= deadline:
             return
         meanwhile()
-        pause = _SHORTEST_PAUSE if len(pending) < before else min(pause * 1.5, 1.0)
+        if len(pending) < before:
+            pause = _SHORTEST_PAUSE
+        else:
+            pause = min(pause * 1.5, 1.0)
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
 
 
 def pull_of(grid: Grid, most_bytes: Callable[[str], int]) -> Pull:
-    """How replies of a grid are pulled: our own way over a link, as `LinkPull` says."""
+    """Return the function that pulls replies from a grid: a `LinkPull` over Flower's link."""
     if isinstance(grid, InProcessGrid) or not is_over_http(grid):
         return grid.pull_messages
     return LinkPull(HttpLink(grid), most_bytes)
@@ -76,9 +83,7 @@ def pull_of(grid: Grid, most_bytes: Callable[[str], int]) -> Pull:
 
 @dataclass
 class Announced:
-    """A reply that the link has told of: its id, its node, its objects, and what was pulled of
-    them.
-    """
+    """A reply that the link has announced, and the contents of its objects pulled so far."""
 
     message_id: str
     node: int
@@ -87,16 +92,16 @@ class Announced:
 
 
 class LinkPull:
-    """What Flower's ``HttpGrid.pull_messages`` does, reply by reply.
+    """Pull replies over Flower's link one by one, in place of ``HttpGrid.pull_messages``.
 
-    Flower's own loses all replies of a pull if one of them cannot be unpacked: the link hands out a
-    reply only once. It waits up to two hours for a node that announces a reply and does not upload
-    it, and unpacks whatever size there is. It also lets a node write into its reply whose message
-    it answers; here that is the link's word, which has checked it.
+    Flower's own method loses all replies of a pull if one of them cannot be unpacked, because the
+    link announces a reply only once. It waits up to two hours for a node that announces a reply and
+    does not upload it, and it unpacks replies of any size. It also trusts the node for which
+    message a reply answers; here this is taken from the link, which has checked it.
 
     Args:
-        link: of the grid.
-        most_bytes: of the reply to a message, by its id; packed, and unpacked.
+        link: the link of the grid.
+        most_bytes: from the id of a message to the largest size of its reply, packed and unpacked.
     """
 
     def __init__(self, link: HttpLink, most_bytes: Callable[[str], int]) -> None:
@@ -105,30 +110,33 @@ class LinkPull:
         self._announced: dict[str, Announced] = {}
 
     def __call__(self, message_ids: Sequence[str]) -> Iterator[Message]:
-        """Those replies that are there. One that cannot be unpacked is an error reply."""
-        asked = [message_id for message_id in message_ids if message_id not in self._announced]
-        if asked:  # all of them are kept before any is looked at: the link has deleted them
-            told = self._link.announced(asked)
-            self._announced |= {
-                answered: Announced(name, node, parts) for answered, name, node, parts in told
-            }
-        for answered, announced in list(self._announced.items()):
-            most = self._most_bytes(answered)
+        """Yield the replies that are complete, those that cannot be unpacked as error replies."""
+        waiting = [message_id for message_id in message_ids if message_id not in self._announced]
+        if waiting:
+            # All are recorded before any is pulled, because the link announces each only once.
+            for request_id, reply_id, node, object_ids in self._link.announced(waiting):
+                self._announced[request_id] = Announced(reply_id, node, object_ids)
+        for request_id, announced in list(self._announced.items()):
+            most = self._most_bytes(request_id)
             try:
-                trouble = self._pulled(announced, most)
+                fault = self._pull_objects(announced, most)
             except MissingObjectError:
-                reply = unusable_reply(answered, "reply was not uploaded whole", MISSING)
+                reply = unusable_reply(request_id, "reply was not uploaded whole", MISSING)
             else:
-                if trouble is None:
+                if fault is None:
                     continue
-                reply = reply_of(answered, announced, trouble, most)
-            del self._announced[answered]
+                reply = reply_of(request_id, announced, fault, most)
+            del self._announced[request_id]
             self._link.forget(announced.message_id)
             yield reply
 
-    def _pulled(self, announced: Announced, most: int) -> str | None:
-        """Pull the missing part, never more than allowed: returns the fault, None while some is
-        missing."""
+    def _pull_objects(self, announced: Announced, most: int) -> str | None:
+        """Pull the missing objects of a reply, never more than ``most`` bytes.
+
+        Returns:
+            The fault of the reply, "" if it is complete without one, None while objects are
+            missing.
+        """
         if len(announced.object_ids) > _MOST_OBJECTS:
             return f"it has more than {_MOST_OBJECTS} objects"
         size = sum(map(len, announced.contents.values()))
@@ -138,31 +146,30 @@ class LinkPull:
                 if content is None:
                     return None
                 announced.contents[object_id] = content
-                size = size + len(content)
+                size += len(content)
                 if size > most:
                     return f"it takes more than {most} bytes"
         return ""
 
 
-def reply_of(answered: str, announced: Announced, trouble: str, most: int) -> Message:
-    """The reply that was pulled, or an error reply."""
+def reply_of(request_id: str, announced: Announced, fault: str, most: int) -> Message:
+    """Return the reply that was pulled, or an error reply with its fault."""
     contents = announced.contents
     reply = None
-    try:
-        if (
-            not trouble
-            and sum(checked_size(content, contents) for content in contents.values()) > most
-        ):
-            trouble = f"its arrays would take more than {most} bytes"
-        if not trouble:
-            reply = inflate_object_from_contents(announced.message_id, contents)
-    except Exception as error:  # whatever a stranger's bytes may cause
-        trouble = type(error).__name__
-    if trouble:
-        return unusable_reply(answered, f"reply cannot be unpacked: {trouble}")
-    said = reply.metadata if isinstance(reply, Message) else None
-    if said is None or (said.reply_to_message_id, said.src_node_id) != (answered, announced.node):
-        return unusable_reply(answered, "reply must name its sender and the message it answers")
-    assert isinstance(reply, Message)  # as `said` says
-    set_message_id(reply, announced.message_id)
-    return reply
+    if not fault:
+        try:
+            size = sum(checked_size(content, contents) for content in contents.values())
+            if size > most:
+                fault = f"its arrays would take more than {most} bytes"
+            else:
+                reply = inflate_object_from_contents(announced.message_id, contents)
+        except Exception as error:  # the bytes are untrusted
+            fault = type(error).__name__
+    if fault:
+        return unusable_reply(request_id, f"reply cannot be unpacked: {fault}")
+    if isinstance(reply, Message):
+        metadata = reply.metadata
+        if metadata.reply_to_message_id == request_id and metadata.src_node_id == announced.node:
+            set_message_id(reply, announced.message_id)
+            return reply
+    return unusable_reply(request_id, "reply must name its sender and the message it answers")

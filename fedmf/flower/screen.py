@@ -1,4 +1,4 @@
-"""What a server app says through Flower's own logger: the plan, and one line a round."""
+"""Lines for the operator of a server app through Flower's logger: the plan, and one per round."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ _log: Final = logging.getLogger("flwr")
 
 
 def say(line: str) -> None:
-    """A line for the operator."""
+    """Log a line for the operator."""
     _log.info("fedmf: %s", line)
 
 
 def warn(line: str) -> None:
-    """A line that asks for something."""
+    """Log a warning that asks the operator for a change."""
     _log.warning("fedmf: %s", line)
 
 
 def say_plan(session: Session) -> None:
-    """Mechanism, noise, what cannot be told later, and where records are."""
+    """Log the mechanism, the noise and the run directory before the first round."""
     plan = session.plan
     server = session.server
     if session.standing:
         say(session.standing)
     epsilon = plan.epsilon_after(server.horizon)
-    budget = f"epsilon {at_least(epsilon, 4)}" if math.isfinite(epsilon) else "no privacy"
+    budget = "no privacy"
+    if math.isfinite(epsilon):
+        budget = f"epsilon {at_least(epsilon, 4)}"
     if session.run.privacy.noise_seed is not None:
         budget = f"simulation only, no privacy (public noise seed); with a secret key {budget}"
     say(
@@ -46,17 +48,19 @@ def say_plan(session: Session) -> None:
 
 
 def say_round(number: int, horizon: int, metrics: Mapping[str, Any]) -> None:
-    """One line about a released round: figures that are public or were released with noise.
+    """Log a line about a released round, with figures that are public or carry noise.
 
     Args:
-        number: of the round, from 1 on.
+        number: the number of the round, from 1.
         horizon: n.
-        metrics: as `RoundRecord` has them.
+        metrics: the metrics of `RoundRecord`.
     """
-    shown = dict(metrics)
-    epsilon = shown.pop("epsilon", None)
-    figures = [f"epsilon {at_least(epsilon, 4)}"] if epsilon is not None else []
-    figures += [
-        f"{name} {value:.4g}" for name, value in shown.items() if isinstance(value, int | float)
-    ]
-    say(", ".join([f"round {number}/{horizon}", *figures]))
+    others = dict(metrics)
+    epsilon = others.pop("epsilon", None)
+    figures = [f"round {number}/{horizon}"]
+    if epsilon is not None:
+        figures.append(f"epsilon {at_least(epsilon, 4)}")
+    for name, value in others.items():
+        if isinstance(value, int | float):
+            figures.append(f"{name} {value:.4g}")
+    say(", ".join(figures))

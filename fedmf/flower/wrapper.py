@@ -1,10 +1,11 @@
-"""`CorrelatedNoise`: any Flower strategy that aggregates by a mean, made private by correlated
-noise.
+"""Make a Flower app private by wrapping its strategy: `CorrelatedNoise`.
+
+The inner strategy writes the messages of a round and has the server rule (`InnerRule`); the private
+server clips, sums, adds noise and commits each round in between.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import GridClients, Part
 from fedmf.flower.identity import NodeIdentity
-from fedmf.flower.inner_rule import MEANS, InnerRule, check_inner, with_values
+from fedmf.flower.inner_rule import InnerRule, base_of, check_inner, with_values
 from fedmf.flower.layout import ArrayLayout
 from fedmf.flower.screen import say, say_plan, say_round, warn
 from fedmf.flower.served_users import ServedUsers
@@ -38,12 +39,12 @@ from fedmf.runs.statistics.statistic import Statistic
 from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
 
-_UNASKED: Final = "clients are not asked to evaluate: what they report would carry no noise"
-#: Methods of a strategy that Flower's loop calls and the private one does not.
+_NO_EVALUATION: Final = "clients are not asked to evaluate: their reports would carry no noise"
+#: Methods of a strategy that Flower's loop calls and the private loop does not, with the remedy.
 _NOT_CALLED: Final = {
-    "start": "CorrelatedNoise has its own: what yours adds goes into its on_round or evaluate_fn",
-    "configure_evaluate": _UNASKED,
-    "aggregate_evaluate": _UNASKED,
+    "start": "CorrelatedNoise has its own: move your additions into its on_round or evaluate_fn",
+    "configure_evaluate": _NO_EVALUATION,
+    "aggregate_evaluate": _NO_EVALUATION,
 }
 
 
@@ -51,8 +52,8 @@ class Cohort:
     """A grid with only some of its nodes, as an inner strategy sees it.
 
     Args:
-        grid: what answers whatever else is asked of a grid.
-        nodes: ids of those.
+        grid: the whole grid, which has all other methods.
+        nodes: ids of the nodes that the strategy sees.
     """
 
     def __init__(self, grid: Grid, nodes: Sequence[int]) -> None:
@@ -63,18 +64,18 @@ class Cohort:
         return getattr(self._grid, name)
 
     def get_node_ids(self) -> list[int]:
-        """The nodes of the cohort."""
+        """Return the nodes of the cohort."""
         return list(self._nodes)
 
 
 class AppClients(GridClients):
-    """The clients of an app, asked by the messages of an inner strategy: one a user, a row of each.
+    """The clients of an app, which get the messages of an inner strategy, one for each user.
 
     Args:
         session, nodes, grid, timeout: see `GridClients`.
-        layout: of the model.
-        inner: makes the messages.
-        train_config: for clients.
+        layout: layout of the model.
+        inner: the strategy that writes the messages.
+        train_config: the configuration that it sends to clients.
     """
 
     def __init__(
@@ -90,53 +91,54 @@ class AppClients(GridClients):
         super().__init__(session, nodes, grid, timeout)
         self._layout = layout
         self._inner = inner
-        self._sent = torch.empty(0)
+        self._sent = torch.empty(0)  # the model in the messages of this round
         self._train_config = train_config or ConfigRecord()
 
     @property
     def arrays(self) -> ArrayRecord:
-        """The released model: all arrays, those that stay too."""
+        """The released model: all arrays, including those that are not trained."""
         return self._layout.record(self.server.parameters)
 
     def most_bytes(self, part: Part) -> int:
-        """See `GridClients.most_bytes`."""
         return self._layout.most_bytes
 
     def messages(
         self, round_index: int, by_node: Mapping[int, list[str]]
     ) -> list[tuple[Message, Part]]:
-        """See `GridClients.messages`.
+        """Return the messages of the inner strategy to the nodes of the cohort.
 
         Raises:
-            RuntimeError: the inner strategy asks other nodes, or one twice.
+            RuntimeError: the inner strategy writes to other nodes, or to one twice.
         """
         arrays = self.arrays
         nodes = list(by_node)
         self._sent = self._layout.flat(arrays, self._layout.number)
         if not nodes:
             return []
-        # Every node that it sees is asked: the cohort decides, not its fractions.
-        everybody = {
-            "fraction_train": 1.0,
-            "min_train_nodes": len(nodes),
-            "min_available_nodes": len(nodes),
-        }
-        with with_values(self._inner, **everybody):
+        # The strategy must take every node that it sees: the cohort decides, not its fractions.
+        with with_values(
+            self._inner,
+            fraction_train=1.0,
+            min_train_nodes=len(nodes),
+            min_available_nodes=len(nodes),
+        ):
             cohort: Any = Cohort(self.grid, nodes)
             messages = list(
                 self._inner.configure_train(round_index + 1, arrays, self._train_config, cohort)
             )
-        asked = [message.metadata.dst_node_id for message in messages]
-        if sorted(asked) != sorted(nodes):
+        targets = [message.metadata.dst_node_id for message in messages]
+        if sorted(targets) != sorted(nodes):
             raise RuntimeError(
                 f"strategy {type(self._inner).__name__} must ask each of the {len(nodes)} nodes of"
-                f" the cohort once to train; it asks {len(asked)}."
+                f" the cohort once to train; it asks {len(targets)}."
             )
-        parts = [(node, tuple(by_node[node])) for node in asked]
-        return list(zip(messages, parts, strict=True))
+        pairs = list[tuple[Message, Part]]()
+        for message, node in zip(messages, targets, strict=True):
+            pairs.append((message, (node, tuple(by_node[node]))))
+        return pairs
 
     def read(self, message: Message, part: Part) -> Reply:
-        """See `GridClients.read`: what counts is what was received minus what was sent."""
+        """Decode a reply; the update of its user is the model received minus the model sent."""
         node, users = part
         return Reply(users, self._layout.read(message)[None], node=node, origin=self._sent)
 
@@ -178,12 +180,12 @@ class CorrelatedNoise:
         frozen: arrays that are neither trained nor noised: names, or patterns such as
             ``"features.*"``, in which ``*`` stands for any characters, dots too.
         tied: whether equal arrays are one under several names, such as an embedding that is also
-            the head: it is trained, clipped and noised once. None asks if there are any.
-        execution: for how many replies, and how long, a round waits, how often checkpoints are
-            kept; messages are one a user. Default: an hour for all.
+            the head: it is trained, clipped and noised once. None: an error if there are any.
+        execution: for how many replies, and how long, a round waits, and how often checkpoints are
+            written; there is one message per user. Default: an hour for all replies.
         run_dir: directory of ledger, key and statement; an existing run is continued. A simulation
-            cannot be: where there is one, the next gets a directory of its own next to it. Default,
-            also for an empty string: a new directory below ``~/.fedmf/runs``.
+            cannot be continued: if the directory has one, the new one gets a directory next to it.
+            Default, also for an empty string: a new directory below ``~/.fedmf/runs``.
 
     Raises:
         ConfigError: a strategy that does not aggregate by a mean, or values that do not fit
@@ -220,32 +222,30 @@ class CorrelatedNoise:
         self.identity = users if isinstance(users, ServedUsers) else NodeIdentity(users)
         self._frozen = tuple(frozen)
         self._tied = tied
-        waiting = execution or Execution(messages="per-user", round_timeout=3600.0)
+        execution = execution or Execution(messages="per-user", round_timeout=3600.0)
         self._values: dict[str, Any] = {
             "privacy": privacy,
             "cohorts": cohorts,
             "mechanism": mechanism,
-            "execution": replace(waiting, messages="per-user", users_per_message=1),
+            "execution": replace(execution, messages="per-user", users_per_message=1),
             "clipping": clipping or FixedClipping(),
             "extra_releases": tuple(extra_releases),
         }
-        self._run(
-            ArrayLayout(("model",), ((1,),), ("float32",), {})
-        )  # to check what needs no model
-        self.run_dir = _place(run_dir, self.identity.lasting)
+        # The values are checked now with any model, rather than when training starts.
+        self._run(ArrayLayout(("model",), ((1,),), ("float32",), {}))
+        self.run_dir = _run_directory(run_dir, self.identity.resumable)
         self._session: Session | None = None
 
     def _run(self, layout: ArrayLayout) -> Run:
         task = FlowerAppTask(layout, self.identity.user_list, self.identity.words)
-        return Run(
-            task=task, server=self._optimizer or InnerRule(self.inner, layout), **self._values
-        )
+        server = self._optimizer or InnerRule(self.inner, layout)
+        return Run(task=task, server=server, **self._values)
 
     def statement(self) -> PrivacyStatement:
-        """The guarantee and the releases so far.
+        """Return the guarantee and the releases so far.
 
         Raises:
-            ConfigError: nothing was begun.
+            ConfigError: the run has not started.
         """
         if self._session is None:
             raise ConfigError("statement needs a started run: call start first.")
@@ -271,42 +271,43 @@ class CorrelatedNoise:
         """Run up to ``num_rounds``, from the round after the last that was committed.
 
         Args:
-            grid: where the nodes are.
-            initial_arrays: the model before the first round; of a run that is continued, its names,
-                shapes, types and untrained arrays.
-            num_rounds: of the whole run; default: all that were planned.
+            grid: the grid of the nodes.
+            initial_arrays: the model before the first round. If a run is continued, only its names,
+                shapes, types and untrained arrays are used.
+            num_rounds: number of rounds of the whole run; default: the planned number.
             timeout: seconds to wait for the replies of a round; default: the round timeout of the
                 run.
-            train_config: for clients.
+            train_config: the configuration that the strategy sends to clients.
             evaluate_config: not used, because clients are not asked to evaluate.
-            evaluate_fn: says what of a released model; the result and `RoundRecord.metrics` hold
-                it. Its numbers are recorded, so the result of a run that is continued has those of
-                earlier rounds.
+            evaluate_fn: called with the number of a round and its released model; returns metrics
+                for the result and `RoundRecord.metrics`. They are recorded, so the result of a run
+                that is continued has those of earlier rounds.
             should_stop: called with the number of a round and the result so far; True ends the run.
             on_round: called with a `fedmf.runs.RoundRecord` after each committed round; True ends
                 the run.
 
         Raises:
-            ConfigError: more rounds than were planned; no round is run. The disk failed.
+            ConfigError: more rounds than planned, before any round is run; or the disk failed.
             RuntimeError: no node answers before the first of these rounds; an inner strategy asks
                 other nodes than the cohort, or one twice.
-            LedgerError: a release failed, now or before. Close this strategy and make another one.
-            Exception: what ``on_round`` raises; the same call continues the run.
+            LedgerError: a release failed, now or before. Close this strategy and create another.
+            Exception: any error of ``on_round``; the same call continues the run.
         """
-        session, layout = self._begun(initial_arrays)
+        session, layout = self._open_session(initial_arrays)
         clients = AppClients(
             session, self.identity, grid, timeout, layout, self.inner, train_config
         )
         result = Result()
         horizon = session.server.horizon
-        ours = metric_columns(None, session.run.statistics)
+        own_columns = metric_columns(None, session.run.statistics)
         for server_round, row in session.metrics.items():
-            if said := {name: value for name, value in row.items() if name not in ours}:
-                result.evaluate_metrics_serverapp[server_round] = MetricRecord(said)
+            recorded = {name: value for name, value in row.items() if name not in own_columns}
+            if recorded:
+                result.evaluate_metrics_serverapp[server_round] = MetricRecord(recorded)
         self.inner.summary()
-        say(f"{type(self.inner).__name__} made private; {_UNASKED}")
+        say(f"{type(self.inner).__name__} made private; {_NO_EVALUATION}")
         say_plan(session)
-        for line in findings(self.inner):
+        for line in parts_without_effect(self.inner):
             warn(line)
 
         def evaluate(server_round: int) -> Mapping[str, Any] | None:
@@ -319,39 +320,43 @@ class CorrelatedNoise:
                 say_round(0, horizon, metrics or {})
             return metrics
 
-        def told(record: RoundRecord) -> bool:
+        def after_round(record: RoundRecord) -> bool:
             stop = False
             if record.report is not None:
                 say_round(record.rounds, horizon, record.metrics)
                 if should_stop is not None:
                     result.arrays = clients.arrays
                     stop = should_stop(record.rounds, result)
-            return bool(on_round is not None and on_round(record)) or stop
+            if on_round is not None and on_round(record):
+                stop = True
+            return stop
 
-        TrainingLoop(session, clients, told, evaluate if evaluate_fn else None).run(num_rounds)
+        loop = TrainingLoop(session, clients, after_round, evaluate if evaluate_fn else None)
+        loop.run(num_rounds)
         result.arrays = clients.arrays
         return result
 
-    def _begun(self, initial_arrays: ArrayRecord) -> tuple[Session, ArrayLayout]:
-        """Plan the run and make its directory, or open the one that is there."""
+    def _open_session(self, initial_arrays: ArrayRecord) -> tuple[Session, ArrayLayout]:
+        """Plan the run and create its directory, or open the existing one."""
         if self._session is None:
             layout = ArrayLayout.of(initial_arrays, self._frozen, self._tied)
-            self.run_dir = _place(self.run_dir, self.identity.lasting)
+            self.run_dir = _run_directory(self.run_dir, self.identity.resumable)
             self._session = session_of(self.run_dir, self._run(layout), layout.flat(initial_arrays))
             self._layout = layout
         return self._session, self._layout
 
 
-def findings(inner: FedAvg) -> Iterator[str]:
-    """What of an app will not do what its author expects: one line for each, with its mend.
+def parts_without_effect(inner: FedAvg) -> Iterator[str]:
+    """Yield a line for each part of a strategy that is never called, with the remedy.
 
     Args:
-        inner: the strategy that was made private.
+        inner: the wrapped strategy.
 
     Guarantees:
-        A function of the strategy's code.
+        The lines depend only on the code of the strategy.
     """
-    base = next(base for base in MEANS if isinstance(inner, base))
+    base = base_of(inner)
+    assert base is not None  # by `check_inner`
     for method, why in _NOT_CALLED.items():
         if getattr(type(inner), method) is not getattr(base, method):
             yield f"{type(inner).__name__}.{method} is never called: {why}"
@@ -362,18 +367,20 @@ def findings(inner: FedAvg) -> Iterator[str]:
         )
 
 
-def _place(run_dir: str | Path | None, lasting: bool) -> Path:
-    """The directory of a run: what was asked for, or one that no run has."""
+def _run_directory(run_dir: str | Path | None, resumable: bool) -> Path:
+    """Return the directory of a run: a new one if none is given or its run cannot be continued."""
     if not run_dir:
         name = f"flower-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}"
         return Path.home() / ".fedmf" / "runs" / name
     path = Path(run_dir).expanduser().resolve()
-    if lasting or not (path / LEDGER).is_file():
+    if resumable or not (path / LEDGER).is_file():
         return path
-    others = (path.with_name(f"{path.name}-{count}") for count in itertools.count(2))
-    place = next(other for other in others if not other.exists())
+    number = 2
+    while path.with_name(f"{path.name}-{number}").exists():
+        number += 1
+    new_path = path.with_name(f"{path.name}-{number}")
     warn(
         f"{path} contains a simulation with nodes that no longer exist; this run is stored in"
-        f" {place}. On the same users their epsilons add up: fedmf account {path} {place}"
+        f" {new_path}. On the same users their epsilons add up: fedmf account {path} {new_path}"
     )
-    return place
+    return new_path

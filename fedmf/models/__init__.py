@@ -1,4 +1,4 @@
-"""Models by kind, and any module as a flat vector."""
+"""Models by kind, and flat vectors of the parameters of any module."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ from fedmf.values import by_kind
 
 __all__ = ["MODELS", "Architecture", "FlatModel", "Logistic", "LogitsOf", "Mlp", "mlp", "with_lora"]
 
-#: What `[model]` may be, by kind.
+#: Classes of the table `[model]`, by kind.
 MODELS: Final[dict[str, type[Architecture]]] = by_kind(
     Mlp, Cnn, Logistic, ResNet18, Lstm, Transformer
 )

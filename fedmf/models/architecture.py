@@ -1,4 +1,7 @@
-"""What a model by name is: frozen fields from which a module is built."""
+"""The base of models by name: frozen fields from which a module is built.
+
+A `[model]` table of a configuration is one of these values.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,9 @@ Layers = list[tuple[str, nn.Module]]
 
 @dataclass(frozen=True)
 class Architecture(Value, ABC):
-    """A model with initial parameters that are a function of its fields and of the structure of
-    examples.
+    """A model by name; abstract.
+
+    Its initial parameters are a function of its fields and of the structure of examples.
 
     Attributes:
         takes_tokens: whether examples are token numbers, rather than numbers as such.
@@ -38,13 +42,13 @@ class Architecture(Value, ABC):
     def build(
         self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0, seed: int = 0
     ) -> nn.Module:
-        """The module, freshly initialised; no global random generator moves.
+        """Return the module, freshly initialised; no global random generator moves.
 
         Args:
-            shape: of one example.
+            shape: shape of one example.
             outputs: length of the output for one example, or for one of its positions.
-            vocabulary: how many tokens there are, where the entries of an example are their
-                numbers; 0 where they are numbers as such.
+            vocabulary: number of tokens if the entries of an example are token numbers; 0 if they
+                are numbers as such.
             seed: public seed of the initial parameters.
 
         Raises:
@@ -69,12 +73,15 @@ class Architecture(Value, ABC):
 
     @abstractmethod
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
-        """What `build` returns; torch's generator stands at the seed."""
+        """Return the module for `build`; torch's generator stands at the seed."""
 
 
 @contextmanager
 def initialised_from(seed: int) -> Iterator[None]:
-    """Layers made inside start from a public seed, and no global generator moves."""
+    """Initialise the layers that are created inside from a public seed.
+
+    No global generator moves.
+    """
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would also reseed every GPU's generator.
         torch.default_generator.manual_seed(seed)
@@ -82,7 +89,11 @@ def initialised_from(seed: int) -> Iterator[None]:
 
 
 def check_image(kind: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
-    """Channels, height and width of an image with sides of at least ``least``."""
+    """Return channels, height and width of an image with sides of at least ``least``.
+
+    Raises:
+        ValueError: examples are not such images.
+    """
     if len(shape) != 3 or min(shape[1:]) < least:
         raise ValueError(
             f"model {kind} needs examples of shape (channels, height, width) with sides of at least"
@@ -96,7 +107,7 @@ class Residual(nn.Module):
 
     Args:
         body: keeps the shape, or changes it as the shortcut does.
-        shortcut: the identity if left out.
+        shortcut: the identity if omitted.
     """
 
     def __init__(self, body: nn.Module, shortcut: nn.Module | None = None) -> None:
@@ -105,5 +116,5 @@ class Residual(nn.Module):
         self.shortcut = nn.Identity() if shortcut is None else shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """Both summed."""
+        """Return shortcut(x) + body(x)."""
         return self.shortcut(x) + self.body(x)

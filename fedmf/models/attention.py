@@ -1,4 +1,4 @@
-"""Transformers: models of tokens with attention."""
+"""Transformers: models of tokens with causal attention."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from fedmf.values import Field
 
 
 class Sinusoids(nn.Module):
-    """√width·x + sine and cosine waves of the position; their lengths grow geometrically to
-    10,000·2π.
+    """√width·x + sine and cosine waves of the position.
+
+    Wavelengths grow geometrically from 2π to 10,000·2π.
 
     References:
         Vaswani et al. (2017), "Attention Is All You Need", sections 3.4 and 3.5.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (…, positions, width), as x; the width is even."""
+        """Return the sum, shape (…, positions, width), as x; the width is even."""
         positions, width = x.shape[-2:]
         pairs = torch.arange(0, width, 2, device=x.device, dtype=x.dtype)
         rates = torch.exp(pairs * (-math.log(10_000.0) / width))
@@ -40,10 +41,10 @@ class SelfAttention(nn.Module):
 
     Args:
         width: entries of a position; a multiple of ``heads``.
-        heads: how many.
+        heads: number of attention heads.
 
     Raises:
-        ValueError: a width that heads do not divide.
+        ValueError: ``heads`` does not divide ``width``.
 
     References:
         Vaswani et al. (2017), "Attention Is All You Need", section 3.2.
@@ -58,13 +59,17 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (examples, positions, width), as x."""
-        query, key, value = (
-            part.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
-            for part in self.inputs(x).chunk(3, dim=-1)
-        )
+        """Return the attention of each position, shape (examples, positions, width), as x."""
+        query, key, value = self.inputs(x).chunk(3, dim=-1)
+        query = self._of_heads(query)
+        key = self._of_heads(key)
+        value = self._of_heads(value)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.output(mixed.transpose(-2, -3).flatten(-2))
+
+    def _of_heads(self, part: Tensor) -> Tensor:
+        """Split the last dimension among heads, shape (examples, heads, positions, …)."""
+        return part.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,6 @@ class Transformer(Architecture):
             raise ValueError(f"width must be even with sinusoidal positions; got {self.width}.")
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
-        """See `Architecture.module`."""
         layers: Layers = [
             ("embedding", embedding_of(vocabulary, self.width)),
             ("positions", Sinusoids()),
@@ -117,12 +121,12 @@ class Transformer(Architecture):
         return nn.Sequential(OrderedDict(layers))
 
     def _block(self, part: nn.Module) -> Residual:
-        """The part after a LayerNorm, added to its input."""
+        """Return a part that follows a LayerNorm and is added to its input."""
         return Residual(nn.Sequential(OrderedDict(norm=nn.LayerNorm(self.width), part=part)))
 
 
 def _initialised(attention: SelfAttention) -> SelfAttention:
-    """As torch's own multi-head attention."""
+    """Initialise a layer like torch's own multi-head attention."""
     nn.init.xavier_uniform_(attention.inputs.weight)
     nn.init.zeros_(attention.inputs.bias)
     nn.init.zeros_(attention.output.bias)

@@ -27,12 +27,11 @@ class ResNet18(Architecture):
     kind: ClassVar[str] = "resnet18"
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
-        """See `Architecture.module`; both sides of an image are at least 8."""
         channels, _, _ = check_image(self.kind, shape, 8)
         layers: list[nn.Module] = [*self._convolution(channels, 64, 3, 1), nn.ReLU()]
         channels = 64
-        for width in (64, 128, 256, 512):
-            for stride in (1 if width == 64 else 2, 1):
+        for width, first_stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            for stride in (first_stride, 1):
                 layers += [self._block(channels, width, stride), nn.ReLU()]
                 channels = width
         return nn.Sequential(
@@ -40,6 +39,7 @@ class ResNet18(Architecture):
         )
 
     def _block(self, channels: int, width: int, stride: int) -> nn.Module:
+        """Return a residual block of two convolutions; a change of shape needs a third one."""
         first = self._convolution(channels, width, 3, stride)
         second = self._convolution(width, width, 3, 1)
         body = nn.Sequential(*first, nn.ReLU(), *second)
@@ -50,14 +50,14 @@ class ResNet18(Architecture):
     def _convolution(
         self, channels: int, width: int, side: int, stride: int
     ) -> tuple[nn.Module, nn.Module]:
+        """Return a convolution and the normalisation of its outputs."""
         convolution = nn.Conv2d(channels, width, side, stride, padding=side // 2, bias=False)
         return convolution, nn.GroupNorm(32, width)
 
 
 @dataclass(frozen=True)
 class Cnn(Mlp):
-    """Two 3×3 convolutions (16 and 32 channels, padding 1), each with ReLU and 2×2 pooling, then an
-    `Mlp`.
+    """Two 3×3 convolutions (16, 32 channels; padding 1) with ReLU and 2×2 pooling, then an `Mlp`.
 
     Args:
         hidden_units: widths of the hidden dense layers.
@@ -69,7 +69,6 @@ class Cnn(Mlp):
     kind: ClassVar[str] = "cnn"
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
-        """See `Architecture.module`; both sides of an image are at least 4."""
         channels, height, width = check_image(self.kind, shape, 4)
         layers: Layers = []
         for i, filters in enumerate((16, 32)):

@@ -1,5 +1,6 @@
-"""LoRA: a module of which only low-rank adapters are trained, through peft; and the logits of such
-models.
+"""LoRA through peft: modules of which only low-rank adapters are trained.
+
+`LogitsOf` makes a model of transformers return its logits, as losses take them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from fedmf.errors import ConfigError
 
 
 class LogitsOf(nn.Module):
-    """The tensor ``logits`` of what a model returns, as models of transformers do.
+    """A model that returns the tensor ``logits`` of the output of a model of transformers.
 
     Args:
-        inner: takes tokens as ``input_ids``, or several tensors by the names of its arguments. It
-            is told to keep no cache of keys and values.
+        inner: takes tokens as ``input_ids``, or several tensors by the names of its arguments. Its
+            cache of keys and values is switched off.
     """
 
     def __init__(self, inner: nn.Module) -> None:
@@ -31,7 +32,7 @@ class LogitsOf(nn.Module):
             config.use_cache = False
 
     def forward(self, input_ids: Tensor, **named: Tensor) -> Tensor:
-        """Its logits."""
+        """Return the logits of the inner model."""
         return self.inner(input_ids=input_ids, **named).logits
 
 
@@ -43,16 +44,17 @@ def with_lora(
     heads: Sequence[str] = (),
     seed: int = 0,
 ) -> nn.Module:
-    """Give a module low-rank adapters and freeze the rest: y = W·x + (α/r)·B·A·x with A and B
-    trained.
+    """Give a module low-rank adapters, and freeze the rest.
+
+    A layer becomes y = W·x + (α/r)·B·A·x, of which A and B are trained.
 
     Args:
-        module: any; it is changed and returned, in evaluation mode, so that nothing in it draws at
-            random.
+        module: any module; it is changed and returned, in evaluation mode, so that nothing in it
+            draws at random.
         rank: r ≥ 1.
         alpha: α > 0.
-        targets: names of dense layers, or the ends of such names; all of them if left out, but for
-            heads and layers that share their weight with another module.
+        targets: names of dense layers, or the ends of such names; if omitted, all of them but heads
+            and layers that share their weight with another module.
         heads: names of modules that are trained as they are.
         seed: public seed of A; B starts at zero, so that the outputs equal the module's.
 
@@ -74,8 +76,9 @@ def with_lora(
     except ImportError:
         raise ConfigError("LoRA needs peft: pip install 'fedmf[lm]'.") from None
     parts = dict(module.named_modules())
-    if strangers := [name for name in heads if name not in parts]:
-        raise ConfigError(f"heads (of LoRA) must name modules; got {strangers[0]!r}.")
+    for name in heads:
+        if name not in parts:
+            raise ConfigError(f"heads (of LoRA) must name modules; got {name!r}.")
     for name, part in parts.items():
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p:
             raise ConfigError(
@@ -93,7 +96,7 @@ def with_lora(
         target_modules=chosen,
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # which way round GPT-2 stores its weights
+        warnings.simplefilter("ignore")  # on the transposed weights of GPT-2
         torch.default_generator.manual_seed(seed)
         try:
             inject_adapter_in_model(config, module)
@@ -107,12 +110,12 @@ def with_lora(
 
 
 def _dense_layers(module: nn.Module, heads: Sequence[str]) -> Iterator[str]:
-    """Names of the dense layers outside the heads that do not share their weight."""
+    """Yield the names of dense layers outside the heads that do not share their weight."""
     owners: dict[int, int] = {}
     for _, parameter in module.named_parameters(remove_duplicate=False):
         owners[id(parameter)] = owners.get(id(parameter), 0) + 1
     for name, part in module.named_modules():
-        dense = isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"  # that of GPT-2
+        dense = isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"  # of GPT-2
         if dense and owners[id(part.weight)] == 1 and not _within(name, heads):
             yield name
 

@@ -26,7 +26,6 @@ class Mlp(Architecture):
     hidden_units: Annotated[tuple[int, ...], Field("widths of the hidden layers", ge=1)] = (32,)
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
-        """See `Architecture.module`."""
         return _flattened(shape, dense(math.prod(shape), self.hidden_units, outputs))
 
 
@@ -41,15 +40,14 @@ class Logistic(Architecture):
     kind: ClassVar[str] = "logistic"
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
-        """See `Architecture.module`."""
         return _flattened(shape, dense(math.prod(shape), (), outputs))
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> nn.Module:
-    """The layers of `Mlp` for examples that are vectors.
+    """Return the module of `Mlp` for examples that are vectors.
 
     Args:
-        inputs: entries of one example.
+        inputs: number of entries of one example.
         hidden: widths of the hidden layers.
         outputs: number of outputs.
         seed: public seed of the initial parameters.
@@ -58,7 +56,7 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> nn.Modul
 
 
 def dense(inputs: int, hidden: Sequence[int], outputs: int) -> Layers:
-    """Dense layers with ReLU between them."""
+    """Return dense layers with ReLU between them."""
     layers: Layers = []
     for i, units in enumerate(hidden):
         layers += [(f"hidden{i}", nn.Linear(inputs, units)), (f"relu{i}", nn.ReLU())]
@@ -67,8 +65,8 @@ def dense(inputs: int, hidden: Sequence[int], outputs: int) -> Layers:
 
 
 def _flattened(shape: Sequence[int], layers: Layers) -> nn.Module:
-    """The layers behind a flattening one, unless examples are flat already."""
+    """Return the layers, after a flattening one unless examples are flat already."""
     model = nn.Sequential(OrderedDict(layers))
-    return (
-        model if len(shape) == 1 else nn.Sequential(OrderedDict(flatten=nn.Flatten(), layers=model))
-    )
+    if len(shape) == 1:
+        return model
+    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), layers=model))

@@ -1,4 +1,4 @@
-"""The two ends of models of tokens, and recurrent models of tokens."""
+"""Recurrent models of tokens, and the embedding and pooling that all models of tokens share."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ Pooling = Annotated[
     Literal["none", "last", "mean"],
     Field("none: one output for each position; last or mean: one for each example"),
 ]
-#: Embeddings start uniformly within ±this, as Keras's and pfl's do.
+#: Embeddings start uniformly within ± this, as those of Keras and pfl do.
 _RANGE: Final = 0.05
 
 
 def embedding_of(vocabulary: int, width: int) -> nn.Embedding:
-    """A vector for each token."""
-    return nn.Embedding(
-        vocabulary, width, _weight=torch.empty(vocabulary, width).uniform_(-_RANGE, _RANGE)
-    )
+    """Return an embedding of tokens with uniform initial vectors."""
+    weight = torch.empty(vocabulary, width).uniform_(-_RANGE, _RANGE)
+    return nn.Embedding(vocabulary, width, _weight=weight)
 
 
 def pooled(pooling: str) -> Layers:
-    """The layer that leaves one position, if any."""
-    parts: dict[str, type[nn.Module]] = {"last": LastPosition, "mean": MeanPosition}
-    return [("pooling", parts[pooling]())] if pooling in parts else []
+    """Return the layer that leaves one vector for each example, if any."""
+    if pooling == "last":
+        return [("pooling", LastPosition())]
+    if pooling == "mean":
+        return [("pooling", MeanPosition())]
+    return []
 
 
 class LastPosition(nn.Module):
-    """What stands in the last position: (…, positions, width) to (…, width)."""
+    """The vector of the last position: (…, positions, width) to (…, width)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last one."""
+        """Return the last vector."""
         return x[..., -1, :]
 
 
@@ -45,7 +47,7 @@ class MeanPosition(nn.Module):
     """The mean over positions: (…, positions, width) to (…, width)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The mean."""
+        """Return the mean vector."""
         return x.mean(dim=-2)
 
 
@@ -68,7 +70,7 @@ class Recurrent(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """h_1, …, h_T for x of shape (examples, positions, inputs)."""
+        """Return h_1, …, h_T for x of shape (examples, positions, inputs)."""
         return self.layer(x)[0]
 
 
@@ -88,7 +90,6 @@ class Lstm(Architecture):
     pooling: Pooling = "none"
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
-        """See `Architecture.module`."""
         layers: Layers = [("embedding", embedding_of(vocabulary, self.embedding))]
         width = self.embedding
         for i in range(self.layers):

@@ -102,7 +102,8 @@ def flower(task: Task, features: Tensor, labels: Tensor) -> Train:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         user = int(context.node_config["partition-id"])
-        module.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
+        state = message.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
+        module.load_state_dict(state)
         for rows in torch.randperm(EXAMPLES).split(BATCH):
             optimizer.zero_grad()
             nn.functional.cross_entropy(module(features[user][rows]), labels[user][rows]).backward()

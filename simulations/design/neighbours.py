@@ -156,7 +156,10 @@ def cnm_blt(of: Participation) -> tuple[Any, Stated]:
     torch.set_default_dtype(torch.float32)
     weights = made["omega"].numpy()
     decays = made["theta"].numpy()
-    stated = lambda: float(calculate_sensitivity_squared(weights, decays, 4, k, b, n)) ** 0.5  # noqa: E731
+
+    def stated() -> float:
+        return float(calculate_sensitivity_squared(weights, decays, 4, k, b, n)) ** 0.5
+
     return np.append(1.0, decays ** np.arange(n - 1)[:, None] @ weights), stated
 
 

@@ -114,10 +114,14 @@ def by_floor(found: dict[str, np.ndarray]) -> list[str]:
     """From when on JME is ahead, by the least eigenvalue."""
     lines = [
         "",
-        "The paper has JME ahead of PP after about 10 samples; here it is from t = 2 on. Both estimates are",
-        "projected to positive definite matrices, and the paper does not say how small eigenvalues may be.",
-        "JME's estimate has negative ones early on, each of which costs ½ log(1/least) nats; PP's, a sample",
-        "covariance, has none after d steps. The smaller the least eigenvalue, the later JME stays ahead;",
+        "The paper has JME ahead of PP after about 10 samples; here it is from t = 2 on. Both"
+        " estimates are",
+        "projected to positive definite matrices, and the paper does not say how small eigenvalues"
+        " may be.",
+        "JME's estimate has negative ones early on, each of which costs ½ log(1/least) nats; PP's,"
+        " a sample",
+        "covariance, has none after d steps. The smaller the least eigenvalue, the later JME stays"
+        " ahead;",
         "between 0.005 and 0.01 it is from about t = 10 on, as in the paper.",
         "",
         "| least eigenvalue | JME ahead of PP from t on | JME ahead of PP debiased from t on |",

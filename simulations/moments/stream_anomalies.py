@@ -41,22 +41,24 @@ PAGE = """# Anomaly scores of private densities
 
 `python simulations/moments/stream_anomalies.py`
 
-{runs} splits and releases a row (mean; 10 % and 90 % quantiles of the area). Running averages, zero-out
-adjacency, δ = 1e-5, `--weight density`, scores and thresholds as `PrivateRelease.score` and `threshold` give
-them, on rows that no release is of. Columns are mapped to [-1, 1] from public ranges.
+{runs} splits and releases a row (mean; 10 % and 90 % quantiles of the area). Running averages,
+zero-out adjacency, δ = 1e-5, `--weight density`, scores and thresholds as `PrivateRelease.score`
+and `threshold` give them, on rows that no release is of. Columns are mapped to [-1, 1] from public
+ranges.
 
-* *Flights*: of 4,037 aircraft in 2013, delays, air time, distance (d = 4); at most 10 of each aircraft, 8
-  releases; strange: departures two hours late or more.
-* *Wrist sensor*: seconds of rowing with an elastic band, deviations of six channels (d = 6); what is
-  protected is a second; strange: other exercises.
+* *Flights*: of 4,037 aircraft in 2013, delays, air time, distance (d = 4); at most 10 of each
+  aircraft, 8 releases; strange: departures two hours late or more.
+* *Wrist sensor*: seconds of rowing with an elastic band, deviations of six channels (d = 6); what
+  is protected is a second; strange: other exercises.
 * *Breast cancer*: ten measurements of benign cases, a patient each; strange: malignant.
 
-False alarms at a stated rate of 1 %: *Gaussian*, the threshold for rows of a Gaussian, the noise of the
-release counted in; *naive*, the quantile of χ² without it; *calibrated*, on up to {calibrated:,} ordinary
-rows that need no protection (fewer than 99 cannot tell 1 %). Found: strange rows above the
-calibrated one.
+False alarms at a stated rate of 1 %: *Gaussian*, the threshold for rows of a Gaussian, the noise of
+the release counted in; *naive*, the quantile of χ² without it; *calibrated*, on up to
+{calibrated:,} ordinary rows that need no protection (fewer than 99 cannot tell 1 %). Found: strange
+rows above the calibrated one.
 
-| data | rows seen | ε | area under the curve | false alarms, %: Gaussian | naive | calibrated | found |
+| data | rows seen | ε | area under the curve | false alarms, %: Gaussian | naive | calibrated | \
+found |
 |---|---|---|---|---|---|---|---|
 """
 

@@ -46,26 +46,27 @@ Columns are mapped to [-1, 1] from public ranges, δ = 1e-5, running averages.
 ## Flights: errors near the limit
 
 327,346 flights of 4,037 aircraft, four columns, at most {CAP} of each, at least {APART} rows apart
-({counted:,} count), a release every {EVERY:,} rows, zero-out, norm at most 2, the default λ, which makes
-each mean's error √2 times that of a mean alone. Standard errors of the means, known without noise;
-one-shot: a single release of all rows so far, at the same ε and cap. Processor seconds and memory of the
-whole command.
+({counted:,} count), a release every {EVERY:,} rows, zero-out, norm at most 2, the default λ, which
+makes each mean's error √2 times that of a mean alone. Standard errors of the means, known without
+noise; one-shot: a single release of all rows so far, at the same ε and cap. Processor seconds and
+memory of the whole command.
 
 | ε | final error | one-shot | ratio: final | last quarter | worst | correlations told | s | MB |
 |---|---|---|---|---|---|---|---|---|
 {flights}
 
-**Lower bound** ([theorem](../theory/moments.md#a-lower-bound)): no mechanism that adds Gaussian noise to
-linear combinations of the releases' sums does better. Root mean squares of the ratio to one-shot:
+**Lower bound** ([theorem](../theory/moments.md#a-lower-bound)): no mechanism that adds Gaussian
+noise to linear combinations of the releases' sums does better. Root mean squares of the ratio to
+one-shot:
 
 | releases | over | this mechanism | any mechanism, at least |
 |---|---|---|---|
 {bounds}
 
-The cap itself is a price: at ε = 1 a single release of k rows of each aircraft has these standard errors,
-and leaves out this share of the flights (without a distance between rows). If the mean of those differs by
-δ = 0.05 from that of the others, the error of the mean of *all* flights is the last column: k = {best} is
-best.
+The cap itself is a price: at ε = 1 a single release of k rows of each aircraft has these standard
+errors, and leaves out this share of the flights (without a distance between rows). If the mean of
+those differs by δ = 0.05 from that of the others, the error of the mean of *all* flights is the
+last column: k = {best} is best.
 
 | k | left out, % | one-shot error | with δ |
 |---|---|---|---|
@@ -73,20 +74,22 @@ best.
 
 ## Intervals
 
-{RUNS} streams over the same rows, drawn by the exact law of their noise, ε = 1, ten releases, the last one.
-At most {cap_text} rows of a user. Share of 95 % intervals that hold the value of the rows, and their mean
-width, over entries and runs; smallest eigenvalue of any covariance over its trace.
+{RUNS} streams over the same rows, drawn by the exact law of their noise, ε = 1, ten releases, the
+last one. At most {cap_text} rows of a user. Share of 95 % intervals that hold the value of the
+rows, and their mean width, over entries and runs; smallest eigenvalue of any covariance over its
+trace.
 
-| data | adjacency | mean: held, % | width | variance | width | correlation | width | told, % | least |
+| data | adjacency | mean: held, % | width | variance | width | correlation | width | told, % | \
+least |
 |---|---|---|---|---|---|---|---|---|---|
 {intervals}
 
 ## Methods
 
-{ROWS:,} rows, one a user, every row released, ε = 4; root mean squared errors after the last row. Each
-method at its weight of least error of the covariance, on the rows themselves (which a stream may not do):
-`jme` λ, `ime` its split, `cs` τ. Errors of the mean, of the covariance, and of the covariance where the
-mean's error may be at most 1.05 times that of a mean alone:
+{ROWS:,} rows, one a user, every row released, ε = 4; root mean squared errors after the last row.
+Each method at its weight of least error of the covariance, on the rows themselves (which a stream
+may not do): `jme` λ, `ime` its split, `cs` τ. Errors of the mean, of the covariance, and of the
+covariance where the mean's error may be at most 1.05 times that of a mean alone:
 
 | data | adjacency | {names} |
 |---|---|---|---|---|---|

@@ -34,7 +34,10 @@ _BELOW_RMSE: Final = (
     "for CIFAR-10 the optimal λ is much smaller than the value suggested by the RMSE-optimal "
     "factorization (5)"
 )
-_BELOW_AMPLIFIED: Final = "the optimal value of λ is consistently smaller than the value suggested by amplified RMSE (5.1)"
+_BELOW_AMPLIFIED: Final = (
+    "the optimal value of λ is consistently smaller than the value suggested by amplified RMSE"
+    " (5.1)"
+)
 _SWEEP: Final = (0.0, 0.5, 0.8, 0.9, 0.95, 0.975, 0.99)
 _RATES: Final = (0.02, 0.05, 0.08, 0.1, 0.2, 0.5)
 _SMALL_RATES: Final = (0.5, 1.0, 2.0)

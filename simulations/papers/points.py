@@ -170,7 +170,7 @@ class Points:
         )
         gain, low, high = self.gain(best, least)
         if float(best[2]) > float(least[2]):
-            gain, low, high = -gain, -high, -low
+            return Finding(claim.sentence, says, -gain, -high, -low)
         return Finding(claim.sentence, says, gain, low, high)
 
     def _tuned(self, spot: Spot) -> tuple[float, float]:

@@ -27,7 +27,8 @@ def test_engines_count_alike(keys: dict, engine: str) -> None:
     trainer = LocalTrainer(task, run.client)
     users = [str(user) for user in task.dataset.user_ids]
     origin = task.model.initial()
-    norms = trainer.updates(origin, users, 0).double().norm(dim=1).numpy()  # type: ignore[attr-defined]
+    updates = trainer.updates(origin, users, 0)  # type: ignore[attr-defined]
+    norms = updates.double().norm(dim=1).numpy()
     zetas = [0.5 * norms.min(), float(np.median(norms)) * 1.001, 2 * norms.max()]
     assert len(set(norms.round(5))) > 12
     for zeta in zetas:

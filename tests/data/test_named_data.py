@@ -35,10 +35,13 @@ def test_what_every_data_set_promises(make: Callable[[int], Dataset]) -> None:
     other = make(5)
     users = np.array([5, 3, 3, 29, 0, 7])
     features, labels = data.examples(users)
-    single = [data.examples(np.array([u])) for u in users]
-    assert [len(part) for part, _ in single] == data.sizes(users).tolist()
-    assert torch.equal(features, torch.cat([part for part, _ in single]))
-    assert torch.equal(labels, torch.cat([part for _, part in single]))
+    first = 0
+    for user, size in zip(users, data.sizes(users), strict=True):
+        x, y = data.examples(np.array([user]))
+        assert torch.equal(x, features[first : first + size])
+        assert torch.equal(y, labels[first : first + size])
+        first += size
+    assert first == len(features) == len(labels)
     assert torch.equal(again.examples(users)[0], features)
     assert torch.equal(data.to("cpu").examples(users)[0], features)
     assert not torch.equal(other.test_features, data.test_features)
@@ -76,8 +79,8 @@ def idx(array: np.ndarray) -> bytes:
 def test_files_of_mnists_format_packed_or_not(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     parts = {
-        name: (rng.integers(256, size=(n, 28, 28)), rng.integers(10, size=n))
-        for name, n in (("train", 60), ("t10k", 9))
+        "train": (rng.integers(256, size=(60, 28, 28)), rng.integers(10, size=60)),
+        "t10k": (rng.integers(256, size=(9, 28, 28)), rng.integers(10, size=9)),
     }
     for name, (images, labels) in parts.items():
         (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))

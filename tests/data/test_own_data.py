@@ -54,13 +54,13 @@ def test_a_frame_gives_each_user_its_rows() -> None:
 
 
 def test_repr_shows_counts_and_no_row() -> None:
-    said = repr(of_frame())
-    assert (
-        said
-        == "InMemoryDataset(users=2, examples=4, features=(2,) float32, labels=() int64 below 2,"
+    assert repr(of_frame()) == (
+        "InMemoryDataset(users=2, examples=4, features=(2,) float32, labels=() int64 below 2,"
         " tests=0)"
     )
-    assert "Tensor" not in repr(fedmf.classification(of_frame(), nn.Linear(2, 2)).dataset)  # type: ignore[union-attr]
+    task = fedmf.classification(of_frame(), nn.Linear(2, 2))
+    assert isinstance(task, fedmf.Task)
+    assert "Tensor" not in repr(task.dataset)
 
 
 #: Cells of a hostile row of ann's, which is left out and changes nothing else.
@@ -161,7 +161,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the label as feature": (
         {"features": ["age", "ill"]},
-        "column 'ill' must be in frame once and asked for once",
+        "column 'ill' must occur once in frame and be named once",
     ),
     "texts as features": (
         {"frame": FRAME.assign(city="x", job=list("vwxyz"), ill=[0, 1, 1, 0, 0]), "classes": 2},
@@ -173,11 +173,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "duplicate columns": (
         {"frame": pd.concat([FRAME, FRAME[["age"]]], axis=1)},
-        "column 'age' must be in frame once",
+        "column 'age' must occur once in frame",
     ),
     "a test part without a column": (
         {"test": FRAME.drop(columns="age")},
-        "column 'age' must be in test once and asked for once; test has the columns who, ",
+        "column 'age' must occur once in test and be named once; test has the columns who, ",
     ),
     "test rows of users": (
         {"test": FRAME},
@@ -220,16 +220,21 @@ def test_features_by_name_and_tokens() -> None:
 def test_one_function_takes_what_is_ones_own_and_what_has_a_name(
     own_data: bool, own_model: bool
 ) -> None:
-    data = of_frame() if own_data else fedmf.Digits(users=10)
-    model = (
-        nn.Linear(2 if own_data else 64, 2 if own_data else 10)
-        if own_model
-        else fedmf.Mlp(hidden_units=(4,))
-    )
-    task = fedmf.classification(data, model)
-    assert type(task).__name__ == ("Task" if own_data or own_model else "Classification")
-    built = task if isinstance(task, fedmf.Task) else task.build()
-    assert (built.dataset.users, built.dataset.classes) == ((2, 2) if own_data else (10, 10))
+    data: Any = fedmf.Digits(users=10)
+    entries = 64
+    users = classes = 10
+    if own_data:
+        data = of_frame()
+        entries = users = classes = 2
+    model: Any = fedmf.Mlp(hidden_units=(4,))
+    if own_model:
+        model = nn.Linear(entries, classes)
+    built = fedmf.classification(data, model)
+    assert isinstance(built, fedmf.Task) == (own_data or own_model)
+    if not isinstance(built, fedmf.Task):
+        assert type(built).__name__ == "Classification"
+        built = built.build()
+    assert (built.dataset.users, built.dataset.classes) == (users, classes)
 
 
 def test_what_is_no_data_or_model_is_named() -> None:

@@ -81,7 +81,8 @@ def test_a_time_chooses_only_its_own_step() -> None:
         when={**WHEN, "start": "2026-01-01T00:00+01:00", "end": "2026-01-02T00:00+01:00"}
     )
     assert there.columns["when"].labels(same) == [
-        f"2026-01-01T0{hour}:00:00+01:00" for hour in (5, 6, 6, 6)
+        "2026-01-01T05:00:00+01:00",
+        *3 * ["2026-01-01T06:00:00+01:00"],
     ]
 
 
@@ -162,7 +163,7 @@ WORLDS: dict[str, list[list[Any]]] = {
 
 
 def drafted(folder: Path, world: str, how: str) -> str:
-    """What the command drafts from a Parquet file of such rows."""
+    """Return the draft of the command from a Parquet file of such rows."""
     folder.mkdir()
     cells = zip(TYPES.items(), WORLDS[world], strict=True)
     table = arrow.table({name: arrow.array(column, kind) for (name, kind), column in cells})
@@ -180,16 +181,15 @@ def test_a_draft_of_parquet_is_the_same_whatever_the_rows_hold(tmp_path: Path) -
     """The footer knows how many rows there are, least and largest values, gaps: all functions of
     rows.
     """
-    drafts = {
-        drafted(tmp_path / f"{world} {how}", world, how)
-        for world in WORLDS
-        for how in ("plain", "destroyed")
-    }
+    drafts: set[str] = set()
+    for world in WORLDS:
+        for how in ("plain", "destroyed"):
+            draft = drafted(tmp_path / f"{world} {how}", world, how)
+            drafts.add(draft)
     (draft,) = drafts
     for told in ("271828", "2000-", "zzyzx", "quux", "8675309"):
         assert told not in draft
     kinds = [line.split('"')[1] for line in draft.splitlines() if line.startswith("kind")]
     assert kinds == ["user", "number", "time", "text", "number"]
-    assert all(
-        line.startswith(("#", "[", "kind", "nullable")) for line in draft.splitlines() if line
-    )
+    for line in draft.splitlines():
+        assert line == "" or line.startswith(("#", "[", "kind", "nullable"))

@@ -56,9 +56,11 @@ SPREADS: dict[str, dict[str, Any]] = {
 
 
 def rows() -> list[list[str]]:
-    return [
-        [f"u{i % USERS}", f"{i}.5", str(-i % 50), ("no", "yes")[i % 2], "x"] for i in range(ROWS)
-    ]
+    return [row(i) for i in range(ROWS)]
+
+
+def row(i: int) -> list[str]:
+    return [f"u{i % USERS}", f"{i}.5", str(-i % 50), ("no", "yes")[i % 2], "x"]
 
 
 def table(folder: Path, lines: list[list[str]] | None = None, **options: Any) -> Table:
@@ -66,7 +68,9 @@ def table(folder: Path, lines: list[list[str]] | None = None, **options: Any) ->
     folder.mkdir(exist_ok=True)
     (folder / "schema.toml").write_text(SCHEMA)
     (folder / "users.txt").write_text("\n".join(USER_LIST))
-    text = "\n".join(["who,a,b,y,note", *map(",".join, rows() if lines is None else lines)])
+    if lines is None:
+        lines = rows()
+    text = "\n".join(["who,a,b,y,note", *map(",".join, lines)])
     (folder / "rows.csv").write_text(text + "\n", "utf-8", "surrogateescape")
     where = {
         "path": str(folder / "rows.csv"),
@@ -152,30 +156,30 @@ def test_who_is_held_out_depends_on_user_list_and_seed_alone(tmp_path: Path) -> 
         one = table(tmp_path, test_split=test_split, users=users).load()
         fewer = [row for row in rows()[::3] if row[0] != "u3"]
         other = table(tmp_path, fewer, test_split=test_split, users=users).load()
-        assert (
-            one.user_ids
-            == other.user_ids
-            == tuple(name for name in USER_LIST if name in one.user_ids)
-        )
-        assert one.test_owner == ("held-out users" if test_split == "auto" else "training users")
-        if test_split == "examples":
+        assert one.user_ids == other.user_ids
+        assert list(one.user_ids) == [name for name in USER_LIST if name in one.user_ids]
+        if test_split == "auto":
+            assert one.test_owner == "held-out users"
+        else:
+            assert one.test_owner == "training users"
             assert other.sizes(np.arange(10))[one.index_of("u3")] == 0
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_every_row_is_held_out_or_owned_once(tmp_path: Path, spread: str) -> None:
     people = "by" in spread
-    for test_split, users in (("examples", 10), ("users", 8)):
-        data = table(
-            tmp_path,
-            **{**SPREADS[spread], "test_split": test_split, "users": users if people else 7},
-        ).load()
+    for test_split, listed in (("examples", 10), ("users", 8)):
+        changes = {**SPREADS[spread], "test_split": test_split}
+        if people:
+            changes["users"] = listed
+        data = table(tmp_path, **changes).load()
         features, labels = data.examples(np.arange(data.users))
         rows_of = [part[:, 0].int().tolist() for part in (features, data.test_features)]
         assert sorted(rows_of[0] + rows_of[1]) == list(range(ROWS))
         assert labels.tolist() == [i % 2 for i in rows_of[0]]
-        for u, name in enumerate(data.user_ids if people else ()):
-            assert {f"u{int(a) % USERS}" for a in examples(data, u)[0][:, 0]} <= {name}
+        for u, name in enumerate(data.user_ids):
+            owners = {f"u{int(a) % USERS}" for a in examples(data, u)[0][:, 0]}
+            assert not people or owners <= {name}
         if test_split == "users":
             assert not {i % USERS for i in rows_of[0]} & {i % USERS for i in rows_of[1]}
 
@@ -220,8 +224,7 @@ def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
     lines[8][2] = ""
     lines[9][3] = "perhaps"
     options: dict[str, Any] = {
-        "label_column": "",
-        "label_columns": ("b", "y"),
+        "label_column": ("b", "y"),
         "partition": "iid",
         "users": 5,
     }
@@ -240,7 +243,7 @@ def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
         "feature_columns": ("a",),
         "input_shape": (1,),
         **options,
-        "label_columns": ("b",),
+        "label_column": "b",
     }
     regression = table(tmp_path, lines, **plain).load()
     assert (regression.classes, regression.labels.shape) == (0, (ROWS,))
@@ -254,12 +257,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no user list": ({"user_list": ""}, "must be named with .* partition 'by-user'"),
     "nothing declared": (
-        {"class_names": (), "feature_columns": ()},
+        {"class_names": (), "feature_columns": (), "label_column": ()},
         "feature_columns and class_names .* must be declared; got none",
     ),
     "user list alone": (
         {"user_column": "", "partition": "iid", "test_split": "auto"},
         "user_column and user_list must be named with a user list",
+    ),
+    "several labels with classes": (
+        {"label_column": ("b", "y"), "feature_columns": ("a",)},
+        "label_column must be one column with classes; got b, y",
     ),
     "one class": ({"class_names": ("x",)}, "class_names must be two or more different labels"),
     "an empty range": (
@@ -289,8 +296,12 @@ def test_impossible_options_are_refused_in_one_line(tmp_path: Path) -> None:
 
 
 BY_SCHEMA: dict[str, dict[str, Any]] = {
-    "label_column must be a column that the schema declares as category; got 'a'": {
-        "label_column": "a"
+    "label_column must be a column that the schema declares as number or category; got 'note'": {
+        "label_column": "note"
+    },
+    "partition must not be one by classes with numbers": {
+        "label_column": "a",
+        "partition": "dirichlet",
     },
     "got 'w', none of its columns": {"label_column": "w"},
     "user_column must be a column that the schema declares as user": {"user_column": "note"},
@@ -312,7 +323,7 @@ USER_LISTS: dict[str, tuple[str, bytes, str | None]] = {
     "floats": ("users.jsonl", b'{"who": "zoe"}\n{"who": 10.0}\n{"who": "al"}\n{"who": 9}\n', None),
     "twice": ("users.txt", b"al\nbo\nal\n", "must contain each user once; got 'al' more than once"),
     "twice by type": ("users.csv", b"who\n12\n12.0\n", "'12' more than once"),
-    "nobody": ("users.txt", b"\n", "must contain each user once; got nobody"),
+    "nobody": ("users.txt", b"\n", "must contain each user once; got no ids"),
     "a gap": (
         "users.csv",
         b"who,x\nal,1\n,2\n",

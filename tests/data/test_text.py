@@ -21,12 +21,13 @@ from fedmf.data.tokens import public_vocabulary
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 PUBLIC = "the cat sat on the mat . the dog sat too\n"
 NAMES = [f"u{u}" for u in range(8)]
+OWNERS = [name for name in NAMES for _ in range(3)]
 ROWS = pd.DataFrame(
-    [
-        {"user": name, "text": f"the {name} cat {i} sat on a mat", "label": "yn"[(u + i) % 2]}
-        for u, name in enumerate(NAMES)
-        for i in range(3)
-    ]
+    {
+        "user": OWNERS,
+        "text": [f"the {name} cat {i % 3} sat on a mat" for i, name in enumerate(OWNERS)],
+        "label": ["y", "n"] * 12,
+    }
 )
 PIECES = {"vocabulary_path": "tokenizer.json"}
 CASES: dict[str, dict[str, Any]] = {
@@ -67,9 +68,11 @@ def options(place: Path, **fields: Any) -> Table:
         "user_column": "user",
     }
     fields = {**declared, "text_column": "text", **fields}
-    fields["user_list"] = str(place / "users.txt") if fields["user_column"] else ""
+    if fields["user_column"]:
+        fields["user_list"] = str(place / "users.txt")
     for name in ("path", "vocabulary_path"):
-        fields |= {name: str(place / fields[name])} if name in fields else {}
+        if name in fields:
+            fields[name] = str(place / fields[name])
     return Table(**fields)
 
 
@@ -96,28 +99,29 @@ def test_every_form_is_tokens_and_a_users_text_moves_nobody_else(
     assert 0 <= int(features.min()) <= int(features.max()) < clean.vocabulary
     assert clean.structure.features.bound == clean.vocabulary
     assert int(labels.max()) < (clean.classes or clean.vocabulary)
-    assert (
-        data.tokens.digest
-        in {entry.name: entry.value for entry in data.public_inputs()}["vocabulary"]
-    )
+    listed = {entry.name: entry.value for entry in data.public_inputs()}
+    assert data.tokens.digest in listed["vocabulary"]
     by_user = data.partition == "by-user"
-    victim = clean.user_ids[2] if by_user else "u3"
+    victim = "u3"
+    if by_user:
+        victim = clean.user_ids[2]
     row = ROWS.index[ROWS["user"] == victim][1]
     for text in HOSTILE:
         write(tmp_path, ROWS.assign(text=ROWS["text"].where(ROWS.index != row, text)))
         hostile = data.load()
         assert hostile.structure == clean.structure
         assert list(hostile.user_ids) == list(clean.user_ids)
-        moved = [
-            user
-            for user in range(6)
-            for mine, theirs in [
-                (clean.examples(np.array([user])), hostile.examples(np.array([user])))
-            ]
-            if not all(map(torch.equal, mine, theirs))
-        ]
+        moved: list[int] = []
+        for user in range(6):
+            x, y = clean.examples(np.array([user]))
+            other_x, other_y = hostile.examples(np.array([user]))
+            if not (torch.equal(x, other_x) and torch.equal(y, other_y)):
+                moved.append(user)
         tests = not torch.equal(hostile.test_features, clean.test_features)
-        assert moved == [2] if by_user and not tests else len(moved) + tests <= 1
+        if by_user and not tests:
+            assert moved == [2]
+        else:
+            assert len(moved) + tests <= 1
 
 
 def test_a_tokenizers_file_is_used_as_it_is(tmp_path: Path) -> None:

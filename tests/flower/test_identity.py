@@ -344,15 +344,22 @@ def test_nodes_of_our_own_app_may_claim_what_their_key_is_enrolled_for() -> None
 @pytest.mark.parametrize(
     ("late", "nodes"), [(0.0, [0, 1, 0, 1]), (99.0, [0, 1, 0, 1]), (999.0, [0] * 4)]
 )
-def test_workers_share_the_work_and_are_waited_for(own_time, late: float, nodes: list[int]) -> None:  # type: ignore[no-untyped-def]
+def test_workers_share_the_work_and_are_waited_for(  # type: ignore[no-untyped-def]
+    own_time, late: float, nodes: list[int]
+) -> None:
     """In turn, the users with the most examples first. Whom the first round asks does not depend on
     how quickly workers start, up to the time of a round.
     """
     users = np.repeat(["ann", "bob", "eve", "joe"], [5, 1, 3, 4])
     data = fedmf.Dataset.from_arrays(np.zeros((13, 1)), np.zeros(13), users, user_list="from-data")
     run = SimpleNamespace(execution=Execution(workers=2))
-    pool = WorkerPool(SimpleNamespace(task=SimpleNamespace(dataset=data), run=run))  # type: ignore[arg-type]
+    session = SimpleNamespace(task=SimpleNamespace(dataset=data), run=run)
+    pool = WorkerPool(session)  # type: ignore[arg-type]
     grid = World({}, [0, 1])
-    grid.get_node_ids = lambda: [FIRST, FIRST + 1][: 1 + (own_time.monotonic() >= late)]  # type: ignore[method-assign]
+
+    def get_node_ids() -> list[int]:
+        return [FIRST, FIRST + 1][: 1 + (own_time.monotonic() >= late)]
+
+    grid.get_node_ids = get_node_ids  # type: ignore[method-assign]
     pool.gather(grid, timeout=300.0, limit=5.0)
     assert served(pool) == dict(zip(["ann", "joe", "eve", "bob"], nodes, strict=True))

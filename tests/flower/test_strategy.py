@@ -244,7 +244,9 @@ def test_a_user_that_replies_twice_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("silent", [0, 2])
-def test_late_replies_never_enter_a_later_round(silent: int, tmp_path: Path, own_time) -> None:  # type: ignore[no-untyped-def]
+def test_late_replies_never_enter_a_later_round(  # type: ignore[no-untyped-def]
+    silent: int, tmp_path: Path, own_time
+) -> None:
     """Replies to round 2 come in round 3; while all of them are late, the round is asked again, for
     free.
     """

@@ -210,7 +210,8 @@ class Disk:
     """
 
     def __init__(self, root: Path) -> None:
-        self._root, self.top = root, Entry(names={})
+        self._root = root
+        self.top = Entry(names={})
 
     def _at(self, path: str) -> tuple[dict[str, Entry], str, Entry | None]:
         """The names of its folder, its name, and what it is."""

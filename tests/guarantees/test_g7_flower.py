@@ -138,7 +138,8 @@ def train(message: Message, context: Context) -> Message:
         raise ValueError("absent")
     for name, array in message.content["arrays"].items():
         value = array.numpy()
-        sent[name] = Array(value + np.sin(np.arange(value.size) + part).reshape(value.shape).astype("f"))
+        update = np.sin(np.arange(value.size) + part).reshape(value.shape)
+        sent[name] = Array(value + update.astype("f"))
     return Message(RecordDict({"arrays": ArrayRecord(sent)}), reply_to=message)
 """
 
@@ -191,7 +192,9 @@ def enrol(keys: list[Path], app_dir: Path) -> None:
     file.write_text("".join(lines))
     server = app_dir / "digits_app" / "server_app.py"
     enrolled = f"""users=EnrolledIdentity({str(file)!r}),
-        execution=fedmf.Execution(messages="per-user", round_timeout=3600.0, handshake_timeout=5.0),"""
+        execution=fedmf.Execution(
+            messages="per-user", round_timeout=3600.0, handshake_timeout=5.0
+        ),"""
     plain = server.read_text().replace(
         "import CorrelatedNoise", "import CorrelatedNoise, EnrolledIdentity"
     )

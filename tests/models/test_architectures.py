@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -60,10 +62,12 @@ def test_models_of_tokens_have_the_published_sizes(value: Architecture, size: in
 def test_initial_models_depend_on_the_seed_alone(name: str) -> None:
     state = torch.random.get_rng_state()
     kind = MODELS[name]
-    arguments = ((6,), 9, 9) if kind.takes_tokens else ((1, 8, 8), 3, 0)
-    first, again, other = (
-        FlatModel(kind().build(*arguments, seed)).initial() for seed in (1, 1, 2)
-    )
+    arguments: Any = ((1, 8, 8), 3, 0)
+    if kind.takes_tokens:
+        arguments = ((6,), 9, 9)
+    first = FlatModel(kind().build(*arguments, seed=1)).initial()
+    again = FlatModel(kind().build(*arguments, seed=1)).initial()
+    other = FlatModel(kind().build(*arguments, seed=2)).initial()
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert first.isfinite().all()

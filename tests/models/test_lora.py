@@ -16,7 +16,14 @@ from fedmf.data import InMemoryDataset
 from fedmf.data.structure import NamedStructures, TensorStructure, each
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel, LogitsOf, mlp, with_lora
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token, preflight
+from fedmf.training import (
+    LocalSGD,
+    LocalTrainer,
+    Task,
+    classification,
+    next_token,
+    preflight,
+)
 
 if TYPE_CHECKING:
     from transformers import BertForSequenceClassification, GPT2LMHeadModel
@@ -133,7 +140,8 @@ def test_models_of_transformers_train_in_the_default_engine_and_in_a_loop(
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (engine == "auto" and not batched)
     assert all(
-        line.startswith("users are trained one by one") and "\n" not in line for line in told
+        line.startswith("users are trained on the slower path") and "\n" not in line
+        for line in told
     )
     updates = trainer.updates(task.model.initial(), task.dataset.user_ids, 1)
     for user, update in list(zip(task.dataset.user_ids, updates, strict=True))[:2]:

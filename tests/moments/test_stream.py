@@ -1,6 +1,4 @@
-"""The running estimator: exact without noise, the stated noise with it, resumable, and hard to
-misuse.
-"""
+"""The running estimator: exact without noise, the stated noise with it, and resumable."""
 
 from __future__ import annotations
 
@@ -133,7 +131,9 @@ def independent_normal(z: Array) -> bool:
 
 @pytest.mark.parametrize("make", [identity, square_root, lambda n: bisr(2, n)])
 @pytest.mark.parametrize("moment", [1, 2])
-def test_released_noise_is_the_stated_one(make, moment: int) -> None:  # type: ignore[no-untyped-def]
+def test_released_noise_is_the_stated_one(  # type: ignore[no-untyped-def]
+    make, moment: int
+) -> None:
     n = 5
     d = 20_000
     C: Factorization = make(n)

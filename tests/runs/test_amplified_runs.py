@@ -35,7 +35,8 @@ Z = 6.0
 def strategy() -> np.ndarray:
     """The banded square root: 1, 1/2, 3/8, 5/16."""
     column = np.array([1.0, 1 / 2, 3 / 8, 5 / 16])
-    return sum(np.diag(np.full(ROUNDS - j, c), -j) for j, c in enumerate(column))  # type: ignore[return-value]
+    bands = [np.diag(np.full(ROUNDS - j, c), -j) for j, c in enumerate(column)]
+    return sum(bands)  # type: ignore[return-value]
 
 
 def patterns(accountant: str) -> list[tuple[tuple[int, ...], float]]:

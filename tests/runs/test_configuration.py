@@ -168,8 +168,12 @@ def test_ranges_of_numbers_end_where_they_say(
             "did you mean 'mechanism.params'?",
         ),
         (
+            {"momentum": 1},
+            "key 'momentum'; did you mean 'server.momentum' or 'client.momentum'?",
+        ),
+        (
             {"epsilon": 1},
-            "key 'epsilon'; did you mean 'privacy.epsilon' or 'server.epsilon'?",
+            "key 'epsilon'; did you mean 'privacy.epsilon'?",
         ),
         ({"batch_size": 1}, "did you mean 'client.batch-size'?"),
         ({"privacy.rounds": 1}, "did you mean 'cohorts.rounds'?"),
@@ -180,7 +184,7 @@ def test_ranges_of_numbers_end_where_they_say(
             "[execution] must have no key kind, since it has no kinds; got 'x'.",
         ),
     ],
-    ids=range(24),
+    ids=range(25),
 )
 def test_what_cannot_be_run_is_one_line_that_says_why(values: dict[str, Any], message: str) -> None:
     assert message in refusal(values)

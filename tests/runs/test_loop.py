@@ -45,7 +45,8 @@ sys.meta_path.insert(0, Absent())
 from fedmf.cli.app import run
 config, place, other = sys.argv[1:]
 assert run(["simulate", config, "--out", place]) == 0
-print("slow to import:", [name for name in ("flwr", "sklearn", "pandas", "sympy") if name in sys.modules])
+slow = ("flwr", "sklearn", "pandas", "sympy")
+print("slow to import:", [name for name in slow if name in sys.modules])
 sys.exit(run(["simulate", config, "--out", other, "--engine", "ray"]))
 """
 

@@ -37,7 +37,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> str:
     table = pd.DataFrame(x, columns=["a", "b", "c"])
     table["who"] = [f"u{i % 14:02d}" for i in range(280)]
     table["y"] = (x @ [1.0, -2.0, 0.5]).round(3)
-    table["p"], table["q"] = (x[:, 0] > 0).astype(int), (x[:, 1] + x[:, 2] > 0).astype(int)
+    table["p"] = (x[:, 0] > 0).astype(int)
+    table["q"] = (x[:, 1] + x[:, 2] > 0).astype(int)
     path = tmp_path_factory.mktemp("rows") / "rows.csv"
     table.to_csv(path, index=False)
     path.with_name("users.txt").write_text("".join(f"u{u:02d}\n" for u in range(14)))
@@ -52,7 +53,7 @@ def tables(kind: str, path: str, labels: str, **more: Any) -> dict[str, Any]:
             "path": path,
             "user-list": path.replace("rows.csv", "users.txt"),
             "feature-columns": "a,b,c",
-            "label-columns": labels,
+            "label-column": labels,
             "user-column": "who",
             "partition": "by-user",
             "test-fraction": 0.15,
@@ -102,7 +103,7 @@ def test_a_file_says_what_is_learnt(
         ),
         ("next-token", {}, "must suit task 'next-token': tokens as features"),
         ("multi-label", {}, "must suit task 'multi-label': two or more columns of numbers 0 and 1"),
-        ("multi-label", {"label-columns": "y,p"}, "labels of task 'multi-label' must be 0 or 1"),
+        ("multi-label", {"label-column": "y,p"}, "labels of task 'multi-label' must be 0 or 1"),
     ],
 )
 def test_data_that_do_not_suit_a_task_are_refused(

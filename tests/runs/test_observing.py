@@ -51,7 +51,8 @@ def test_exact_figures_of_users_decide_about_no_private_run(public: bool, tmp_pa
     """Their columns are for the operator: a run that ended by them would tell about users' data."""
     task = RUN.task_source.build()
     if not public:
-        owned = dataclasses.replace(task.dataset, test_owner="training users")  # type: ignore[type-var]
+        owner = "training users"
+        owned = dataclasses.replace(task.dataset, test_owner=owner)  # type: ignore[type-var]
         task = dataclasses.replace(task, dataset=owned)
     seen: list[RoundRecord] = []
     run = dataclasses.replace(RUN, task=task)

@@ -61,7 +61,8 @@ def test_pictures_and_tables_of_sweeps_mark_what_users_own_rows_gave(
 ) -> None:
     labels: list[str] = []
     monkeypatch.setattr(outputs, "style", lambda _axes, ylabel: labels.append(ylabel))
-    dataset = dataclasses.replace(TASK.dataset, test_owner="training users")  # type: ignore[type-var]
+    owner = "training users"
+    dataset = dataclasses.replace(TASK.dataset, test_owner=owner)  # type: ignore[type-var]
     task = dataclasses.replace(TASK, dataset=dataset)
     rows = {t: dict.fromkeys(metric_columns(task), 0.5) for t in (0, 1)}
     assert outputs.draw_learning_curve(tmp_path, rows, "", task)

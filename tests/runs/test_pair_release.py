@@ -64,7 +64,8 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
     )
     d = rounds[0].shape[1]
     initial = torch.zeros(d, dtype=torch.float64)  # so that the release is not rounded to float32
-    server = PrivateServer(plan, ledger, NoiseKey.from_seed(1), initial, optimizer)  # type: ignore[arg-type]
+    key = NoiseKey.from_seed(1)
+    server = PrivateServer(plan, ledger, key, initial, optimizer)  # type: ignore[arg-type]
     for t, rows in enumerate(rounds):
         names = [f"u{i}" for i in range(len(rows))]
         worker = server.sums.empty()
@@ -207,7 +208,8 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(
     def moved() -> float:
         full, short = (released(plan, optimizer, [rows] * N) for rows in (crowd, crowd[:-1]))
         # One participation: round 0 alone differs.
-        short = tuple(np.vstack([s[:1], f[1:]]) for s, f in zip(short, full, strict=True))  # type: ignore[assignment]
+        pairs = zip(short, full, strict=True)
+        short = tuple(np.vstack([s[:1], f[1:]]) for s, f in pairs)  # type: ignore[assignment]
         return spread(plan, full, short)
 
     assert moved() <= 1.0
@@ -238,7 +240,8 @@ def test_the_chosen_weight_has_the_least_predicted_error(form: str, adjacency: s
     costs = [np.sum((A @ np.linalg.inv(C)) ** 2) for A, C in ((A_1, C_1), (A_2, C_2))]
 
     def error(scale: float) -> float:
-        second = dataclasses.replace(plan.second, weight=plan.second.weight * scale)  # type: ignore[arg-type, type-var, union-attr]
+        weight = plan.second.weight * scale  # type: ignore[union-attr]
+        second = dataclasses.replace(plan.second, weight=weight)  # type: ignore[arg-type, type-var]
         other = dataclasses.replace(plan, second=second)
         tau = other.release.stated(plan.participation).value
         return 7 * tau**2 * costs[0] + 2 * tau**2 / (second.weight * ZETA**2) * costs[1]

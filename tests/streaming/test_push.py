@@ -1,6 +1,4 @@
-"""A service that pushes rows: the bits of the command, each row once, refusals that cost
-nothing.
-"""
+"""Pushed rows: the bits of the command, each row once, and errors that cost nothing."""
 
 from __future__ import annotations
 
@@ -282,7 +280,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
             thread.join()
         assert sorted(release.t for release in told) == list(range(1, 7))
         reading, writing = os.pipe()
-        if (child := os.fork()) == 0:
+        child = os.fork()
+        if child == 0:
             try:
                 stream.push([0.1] * D, user="forked")
             except BaseException as error:
@@ -347,14 +346,14 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "a", dimension=2)
     settings = Settings(**BUDGET, **CAP, rounds=N, user_column="user")
     run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", sample(4, D), USERS[:4]))
-    with pytest.raises(LedgerError, match="it was begun by `fedmf stream`"):
+    with pytest.raises(LedgerError, match="it was started by `fedmf stream`"):
         opened(tmp_path / "state", columns=["x0", "x1", "x2"])
     for changes, message in (
         ({"columns": "ab"}, "columns must be a list of names; got the string 'ab'"),
         ({"release_every": 2}, r"R \(release every\) must be 1 for rows that are pushed"),
         ({"clip_norm": 0.0}, r"zeta \(clip norm\) must lie in"),
         ({"workloads": ["average", "prefix", "prefix"]}, "workload must be given once, or twice"),
-        ({"schema": "schema.toml"}, "schema must be what fedmf.data.read_schema gives"),
+        ({"schema": "schema.toml"}, "schema must come from fedmf.data.read_schema"),
     ):
         with pytest.raises(ValueError, match=message):
             opened(tmp_path / "other", **changes)
@@ -481,7 +480,8 @@ def test_no_cell_rejects_anything(tmp_path: Path, more: str) -> None:
         bad = {"speed": cell, "city": "Graz"} if n % 2 else {"speed": 12.0, "city": cell}
         with PrivateStream(tmp_path / str(n), **asked) as stream:
             found = [stream.push(row, f"u{i}") for i, row in enumerate([rows[0], bad, rows[2]])]
-        shares = [(a.sum - b.sum) * a.t for a, b in zip(good, found, strict=True)]  # type: ignore[operator]
+        pairs = zip(good, found, strict=True)
+        shares = [(a.sum - b.sum) * a.t for a, b in pairs]  # type: ignore[operator]
         np.testing.assert_allclose(shares[0], 0 * shares[0], atol=1e-9)
         np.testing.assert_allclose(shares[1], shares[2], atol=1e-9)
         count = [schema.encoding().norm_bound * 3**-0.25] if more else []

@@ -32,7 +32,8 @@ def wrapped(run: Run, path: Path, **options: object) -> CorrelatedNoise:
         "extra_releases": run.extra_releases,
         "clipping": run.clipping,
     }
-    return CorrelatedNoise(FedAvg(), privacy, run.cohorts, **{**arguments, **options})  # type: ignore[arg-type]
+    arguments |= options
+    return CorrelatedNoise(FedAvg(), privacy, run.cohorts, **arguments)  # type: ignore[arg-type]
 
 
 def local_clients(run: Run) -> ClientApp:
@@ -49,7 +50,8 @@ def local_clients(run: Run) -> ClientApp:
         flat = TASK.model.flatten(values)
         user = int(context.node_config["partition-id"])  # type: ignore[index]
         t = int(config["server-round"]) - 1  # type: ignore[index]
-        update = trainer.updates(flat, [TASK.dataset.user_ids[user]], t)[0]  # type: ignore[attr-defined]
+        ids = [TASK.dataset.user_ids[user]]
+        update = trainer.updates(flat, ids, t)[0]  # type: ignore[attr-defined]
         sent = {
             name: Array(tensor.numpy())
             for name, tensor in TASK.model.unflatten(flat + update).items()

@@ -68,7 +68,9 @@ def configuration(places: Path, **keys: object) -> dict[str, object]:
 class Clinics(InProcessGrid):
     """A node for each node config, all with one run config."""
 
-    def __init__(self, client: ClientApp, run_config: dict, node_configs: list[dict]) -> None:  # type: ignore[type-arg]
+    def __init__(  # type: ignore[type-arg]
+        self, client: ClientApp, run_config: dict, node_configs: list[dict]
+    ) -> None:
         super().__init__(client, len(node_configs), run_config, node_configs)
 
 

@@ -31,7 +31,9 @@ class MeanNorm(Statistic):
     kind: ClassVar[str] = "mean"
     name: ClassVar[str] = "mean_norms"
     columns: ClassVar[tuple[str, ...]] = ("mean_norm",)  # type: ignore[misc]
-    assumptions: ClassVar[tuple[str, ...]] = ("norms are those of clipped updates",)  # type: ignore[misc]
+    assumptions: ClassVar[tuple[str, ...]] = (  # type: ignore[misc]
+        "norms are those of clipped updates",
+    )
 
     @property
     def description(self) -> str:

@@ -47,7 +47,9 @@ def moving_run(task: Task, rule: QuantileClipping = RULE, **named: object) -> Ru
 def updates_of(run: Run, task: Task) -> np.ndarray:
     """What each user sends before it is clipped, shape (users, d); the same in every round."""
     ids = [str(user) for user in task.dataset.user_ids]
-    return LocalTrainer(task, run.client).updates(task.model.initial(), ids, 0).double().numpy()  # type: ignore[attr-defined]
+    trainer = LocalTrainer(task, run.client)
+    updates = trainer.updates(task.model.initial(), ids, 0)  # type: ignore[attr-defined]
+    return updates.double().numpy()
 
 
 @dataclasses.dataclass
@@ -94,7 +96,8 @@ def watch(path: Path, run: Run) -> Watched:
             t = int(str(config["round"]))
             models[t] = message.content.array_records["arrays"]["parameters"].numpy().copy()
             norms[t] = float(str(config["clip-norm"]))
-            cohorts.setdefault(t, []).extend(int(user[1:]) for user in config["users"])  # type: ignore[union-attr]
+            asked = [int(user[1:]) for user in config["users"]]  # type: ignore[union-attr]
+            cohorts.setdefault(t, []).extend(asked)
 
     def client(session: Session):  # type: ignore[no-untyped-def]
         return watched(client_for(session), note)

@@ -61,7 +61,7 @@ KEYS = {
     "second_moment": "server.second_form",
     "second_moment_blocks": "server.blocks",
     **_table("server", "learning_rate momentum schedule warmup weight_decay", "server_"),
-    **_table("server", "beta1 beta2 epsilon relative_epsilon", "server_"),
+    **_table("server", "beta1 beta2 eps relative_eps", "server_"),
     **_table("client", "epochs batch_size learning_rate momentum proximal engine", "local_"),
     **_table("client", "micro_batch", "local_"),
     **_table("execution", "messages workers worker_gpus round_timeout"),
@@ -82,7 +82,8 @@ def dotted(**named: object) -> dict[str, object]:
             keys[KEYS[name].replace("_", "-")] = value
         else:
             before = keys.get("mechanism.params")
-            keys["mechanism.params"] = ",".join(filter(None, (before, f"{name}={value}")))  # type: ignore[arg-type]
+            pairs = filter(None, (before, f"{name}={value}"))
+            keys["mechanism.params"] = ",".join(pairs)  # type: ignore[arg-type]
     return keys
 
 

@@ -15,13 +15,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset
+from fedmf.data.structure import PADDING
 from fedmf.models import mlp
 from fedmf.training.batches import user_orders
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalEngine, LocalSGD
-from fedmf.training.losses import PADDING, cross_entropy
+from fedmf.training.losses import cross_entropy
 from fedmf.training.task import Task
-from fedmf.training.task_kinds import classification, multi_label, next_token, regression, tagging
+from fedmf.training.task_kinds import (
+    classification,
+    multi_label,
+    next_token,
+    regression,
+    tagging,
+)
 
 SEED = 11
 ROUND = 3

@@ -1,4 +1,4 @@
-"""A sweep carried out: equal to single runs, stopped, with runs that fail; intervals and tables."""
+"""Executed sweeps: equal to single runs, stopped, with failing runs; intervals and tables."""
 
 from __future__ import annotations
 

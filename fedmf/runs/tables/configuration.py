@@ -24,7 +24,12 @@ from fedmf.cohorts import COHORTS
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
-from fedmf.mechanisms.registry import accepted_parameters, names, optional_parameters, own_name
+from fedmf.mechanisms.registry import (
+    accepted_parameters,
+    canonical_name,
+    names,
+    optional_parameters,
+)
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
 from fedmf.runs.run import Execution, MechanismConfig, Run, recorded_optimizer
@@ -247,7 +252,7 @@ def takes(table: str, kind: object, key: str) -> bool:
     """
     kinds = TABLES[table]
     if table == "mechanism" and kind is not None and key in ("bands", "params"):
-        name = own_name(str(kind))
+        name = canonical_name(str(kind))
         free = (
             {*accepted_parameters(name), *optional_parameters(name)} if name in names() else set()
         )
