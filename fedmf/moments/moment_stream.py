@@ -114,13 +114,6 @@ class MomentStream:
                 raise ValueError(
                     f"n (horizon) must be {mechanism.rounds} for {name} too; got {workload.rounds}."
                 )
-        wanted = min(second_moment.sensitivity_dimension, 2)
-        given = min(mechanism.users.dimension, 2)
-        if wanted > given:
-            raise ValueError(
-                f"d (sensitivity dimension) must be at least {wanted} for this second moment; got"
-                f" {given}. Make the mechanism with a UserRange of that dimension."
-            )
         if not mechanism.rounding.parts:
             mechanism = mechanism.of_integers(second_moment)
         self.mechanism = mechanism
