@@ -76,7 +76,7 @@ def amplified_noise(
         ValueError: ε or δ is out of range, or draws may miss most of δ: ε is large, and the user
             hardly ever joins.
     """
-    noise, slope = _root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
+    noise, slope = root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
     if pair.proposal(noise, epsilon, "remove").log_bound > _LARGEST_LOG_BOUND:
         raise ValueError(
             f"ε (privacy loss) must be smaller for this accountant and sampling; got {epsilon!r},"
@@ -86,31 +86,6 @@ def amplified_noise(
     final = estimate(pair, noise, epsilon, relative_error, max_samples, seed + 1)
     value = noise * math.exp((math.log(delta) - math.log(final.delta)) / slope)
     return Calibrated(value, value * final.relative_error / abs(slope), final)
-
-
-def approximate_noise(
-    pair: MixturePair,
-    epsilon: float,
-    delta: float,
-    draws: int,
-    seed: int = 0,
-    start: float | None = None,
-) -> float:
-    """The noise of `amplified_noise` from few draws, for searches: the same draws for similar
-    pairs.
-
-    The side that matters less is looked at with few draws, and with all of them where it comes
-    near.
-
-    Args:
-        pair: P and Q.
-        epsilon: ε > 0.
-        delta: δ in (0, 1).
-        draws: per side, for the last step.
-        seed: of the accountant's random numbers.
-        start: where to begin the search, as for `amplified_noise`.
-    """
-    return _root_of_both(pair, epsilon, delta, draws, seed, start)[0]
 
 
 def certified_noise(
@@ -170,7 +145,7 @@ def certified_noise(
     )
 
 
-def _root_of_both(
+def root_of_both(
     pair: MixturePair, epsilon: float, delta: float, draws: int, seed: int, start: float | None
 ) -> tuple[float, float]:
     """The larger root of both sides in s, and d log δ / d log s there."""

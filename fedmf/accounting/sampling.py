@@ -1,5 +1,7 @@
-"""How cohorts are drawn, and the noise that secret cohorts need: for designs, and certified for
-runs.
+"""The certified noise of runs with secret cohorts, and the check of a recorded claim.
+
+`CohortLaw` names the law of `sampled_cohorts` that a run draws by; every claim that is recorded
+here is recomputed before it is stated.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 
@@ -17,20 +19,18 @@ from fedmf.accounting.equal_bins import BinOverlaps, deterministic_delta, determ
 from fedmf.accounting.gaussian import adjacency_factor, certified_sigma, gaussian_sigma
 from fedmf.accounting.min_separated import MinSeparatedPair
 from fedmf.accounting.monte_carlo import MixturePair, estimate
-from fedmf.accounting.noise_level import amplified_noise, approximate_noise, certified_noise
+from fedmf.accounting.noise_level import certified_noise
 from fedmf.accounting.poisson import poisson_delta, poisson_noise_multiplier
 from fedmf.accounting.rounding import at_least
 from fedmf.matrices.factorization import Factorization
 from fedmf.participation import Participation
 
-Sampling = Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"]
 Method = Literal["numerical bound", "equal bins", "certified", "none needed"]
 _METHODS: Final[Mapping[str, tuple[Method, ...]]] = {
     "cyclic-poisson": ("numerical bound",),
     "balls-in-bins": ("equal bins", "certified"),
     "b-min-sep": ("certified",),
 }
-_SEARCH_DRAWS: Final = 1536
 # A theorem may ask for so much more noise than the draws.
 _PRICE: Final = 1.03
 _SAMPLES: Final = 2**17
@@ -45,19 +45,6 @@ _CHECK_SHARE = 0.25
 _CHECK_STEP = 1.25
 #: e^ε enters the accountants' sums.
 _LARGEST_EPSILON: Final = 100.0
-
-
-def check_sampling(sampling: str) -> None:
-    """Refuse an unknown sampling.
-
-    Raises:
-        ValueError: as above.
-    """
-    if sampling not in get_args(Sampling):
-        raise ValueError(
-            f"sampling (assumption) must be one of {', '.join(get_args(Sampling))}; got"
-            f" {sampling!r}."
-        )
 
 
 def zero_out_budget(adjacency: str, epsilon: float, delta: float) -> tuple[float, float]:
@@ -96,32 +83,6 @@ class CohortLaw:
     participation: Participation
     probability: float
 
-    @classmethod
-    def of_design(
-        cls, sampling: str, factorization: Factorization, participation: Participation
-    ) -> Self:
-        """The law by which users join k rounds on average, each as often as the p bands allow.
-
-        Balls-in-Bins has b bins. Otherwise turns are p rounds apart: q = p·k/n for cyclic Poisson
-        sampling, q = 1/(n/k − p + 1) for b-min-sep.
-
-        Raises:
-            ValueError: p·k > n, so that users would have to take part more often than their turns
-                come.
-        """
-        n = participation.rounds
-        k = participation.max_participations
-        p = factorization.bands
-        if sampling == "balls-in-bins":
-            return cls(sampling, participation, 1.0 / participation.min_separation)
-        if p * k > n:
-            raise ValueError(
-                f"p (bands) must be at most n/k={n / k:g} for {sampling} sampling; got {p}. "
-                "Its accountant covers banded strategies only."
-            )
-        q = p * k / n if sampling == "cyclic-poisson" else 1.0 / (n / k - p + 1.0)
-        return cls(sampling, Participation.as_many_as_fit(n, p), q)
-
     def steps(self, factorization: Factorization) -> tuple[float, int]:
         """Cyclic Poisson: (largest column norm, T = ⌈n/b⌉ turns of a user's group).
 
@@ -151,94 +112,6 @@ class CohortLaw:
         return MinSeparatedPair.of(
             factorization, self.participation.min_separation, self.probability
         )
-
-
-@dataclass(frozen=True)
-class AmplifiedNoise:
-    """The noise for a mechanism, a budget and a sampling.
-
-    Args:
-        noise_std: standard deviation of each entry of z per unit clip norm.
-        standard_error: of noise_std; 0 where the accountant is not a Monte Carlo one.
-        sensitivity: the most that one user moves C·G by, per unit clip norm: in one participation
-            for cyclic Poisson (the largest column norm), in all of them otherwise.
-    """
-
-    noise_std: float
-    standard_error: float
-    sensitivity: float
-
-    @property
-    def noise_multiplier(self) -> float:
-        """σ = noise_std/sensitivity."""
-        return self.noise_std / self.sensitivity
-
-
-def amplified_noise_of(
-    sampling: str,
-    factorization: Factorization,
-    participation: Participation,
-    epsilon: float,
-    delta: float,
-    relative_error: float = 0.02,
-    max_samples: int = 2**18,
-) -> AmplifiedNoise:
-    """The noise that gives (ε, δ) under zero-out adjacency when users come to rounds by this
-    sampling.
-
-    Args:
-        sampling: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
-        factorization: C.
-        participation: (n, k, b). Balls-in-Bins has b bins; the others k expected participations.
-        epsilon: ε > 0.
-        delta: δ in (0, 1).
-        relative_error: standard error of δ relative to δ, where it is estimated.
-        max_samples: per side, where it is estimated.
-
-    Raises:
-        ValueError: the accountant does not cover the mechanism, or a value is out of range.
-    """
-    law = CohortLaw.of_design(sampling, factorization, participation)
-    if sampling == "cyclic-poisson":
-        longest, steps = law.steps(factorization)
-        sigma = poisson_noise_multiplier(epsilon, delta, law.probability, steps)
-        return AmplifiedNoise(longest * sigma, 0.0, longest)
-    pair = law.pair(factorization)
-    calibrated = amplified_noise(pair, epsilon, delta, relative_error, max_samples)
-    return AmplifiedNoise(calibrated.value, calibrated.standard_error, pair.largest_norm)
-
-
-def approximate_noise_of(
-    sampling: str,
-    factorization: Factorization,
-    participation: Participation,
-    epsilon: float,
-    delta: float,
-    similar: AmplifiedNoise | None = None,
-) -> AmplifiedNoise:
-    """As `amplified_noise_of` from few draws, for searches; the final estimate uses other draws.
-
-    Similar strategies get the same draws, so much of the error is common to all that are compared.
-
-    Args:
-        sampling: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
-        factorization: C.
-        participation: (n, k, b).
-        epsilon: ε > 0.
-        delta: δ in (0, 1).
-        similar: the noise of a similar strategy; the search begins at its multiplier.
-
-    Raises:
-        ValueError: as `amplified_noise_of`.
-    """
-    if sampling == "cyclic-poisson":
-        return amplified_noise_of(sampling, factorization, participation, epsilon, delta)
-    pair = CohortLaw.of_design(sampling, factorization, participation).pair(factorization)
-    norm = pair.largest_norm
-    start = None if similar is None else similar.noise_multiplier * norm
-    return AmplifiedNoise(
-        approximate_noise(pair, epsilon, delta, _SEARCH_DRAWS, start=start), 0.0, norm
-    )
 
 
 @dataclass(frozen=True)

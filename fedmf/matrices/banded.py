@@ -21,11 +21,9 @@ from numpy.typing import NDArray
 
 from fedmf.matrices.arrays import Array, Vector
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.series import check_leading, column_factors, reciprocal, trimmed
+from fedmf.matrices.series import check_leading, column_factors
 from fedmf.matrices.streaming_inverse import Recurrence
 
-_LONGEST_INVERSE = 8
-_CHUNK_ENTRIES = 4_000_000
 _SMALLEST_BLOCK = 16
 
 
@@ -115,34 +113,7 @@ class Banded(Factorization, kind="banded"):
 
     def noise_row_variances(self) -> Vector:
         """diag(C⁻¹C⁻ᵀ), shape (n,), in O(np²)."""
-        return _inverse_row_norms(self.band)
-
-    def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖², shape (n,).
-
-        O(np²) where A⁻¹ has few coefficients (prefix sums, exponential averages, momentum); else
-        O(n²p) time and bounded memory.
-        """
-        inverse = few_inverse(workload)
-        if inverse is not None:
-            return _inverse_row_norms(without_workload(self.band, inverse))
-        from scipy.linalg import solve_banded
-
-        n, p = self.band.shape
-        transposed = np.zeros((p, n))  # rows of Cᵀ: [Cᵀ]_{j,j+d} = band[j, d]
-        for d in range(p):
-            transposed[p - 1 - d, d:] = self.band[: n - d, d]
-        norms = np.empty(n)
-        step = max(1, _CHUNK_ENTRIES // n)
-        for start in range(0, n, step):
-            rows = np.arange(start, min(n, start + step))
-            lag = np.subtract.outer(rows, np.arange(n)).T
-            queries = np.where(lag >= 0, workload[np.maximum(lag, 0)], 0.0)
-            solved = solve_banded(
-                (0, p - 1), transposed, queries, overwrite_b=True, check_finite=False
-            )
-            norms[rows] = np.einsum("jt,jt->t", solved, solved)
-        return norms
+        return inverse_row_norms(self.band)
 
     def leading(self, rounds: int) -> Banded:
         """The leading T×T block of C."""
@@ -159,35 +130,6 @@ class Banded(Factorization, kind="banded"):
 def beyond_last_row(n: int, p: int) -> NDArray[np.bool_]:
     """Return which entries of a band of shape (n, p) lie below the last row of C."""
     return np.add.outer(np.arange(n), np.arange(p)) >= n
-
-
-def few_inverse(workload: Vector) -> Vector | None:
-    """The coefficients of A⁻¹ for A = LTT(workload), if they are few; else None.
-
-    >>> few_inverse(np.ones(5)), few_inverse(np.arange(20, 0, -1.0) ** 2)
-    (array([ 1., -1.]), None)
-    """
-    inverse = reciprocal(workload, workload.size)
-    largest = np.abs(inverse).max()
-    short = trimmed(np.where(np.abs(inverse) > 1e-14 * largest, inverse, 0.0))
-    return short if short.size <= _LONGEST_INVERSE else None
-
-
-def without_workload(band: Any, inverse: Vector) -> Any:
-    """The band of C·LTT(inverse) in C's layout, with as many more diagonals as the inverse has
-    lags.
-
-    [C A⁻¹]_{j+d,j} = Σ_m inverse_m·C_{j+d,j+m}. Takes and gives an array or a tensor.
-
-    >>> without_workload(np.array([[1.0, 0.5], [1.0, 0.0]]), np.array([1.0, -1.0]))
-    array([[ 1. , -0.5,  0. ],
-           [ 1. ,  0. ,  0. ]])
-    """
-    q = inverse.size
-    return sum(
-        value * padded_band(band[m:], m, q - 1 - m, m)
-        for m, value in enumerate(inverse[: len(band)].tolist())
-    )
 
 
 def padded_band(band: Any, before: int, after: int, rows: int) -> Any:
@@ -215,10 +157,10 @@ def stacked_blocks(band: Any) -> Any:
     )
 
 
-def _inverse_row_norms(band: Array) -> Vector:
+def inverse_row_norms(band: Array) -> Vector:
     """‖(K⁻¹)_{t,:}‖², shape (n,), for K with this band.
 
-    >>> _inverse_row_norms(np.array([[2.0, -1.0], [1.0, 0.0]]))
+    >>> inverse_row_norms(np.array([[2.0, -1.0], [1.0, 0.0]]))
     array([0.25, 1.25])
     """
     stacked = stacked_blocks(band)

@@ -79,10 +79,6 @@ class Factorization(ABC):
         """diag(C⁻¹C⁻ᵀ), the variance of [C⁻¹z]_t for unit z, shape (n,)."""
 
     @abstractmethod
-    def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖² for A = LTT(workload), shape (n,); the workload has n coefficients."""
-
-    @abstractmethod
     def leading(self, rounds: int) -> Factorization:
         """The leading T×T block of C, what the first T rounds release.
 
@@ -121,14 +117,6 @@ class Factorization(ABC):
         kept.
 
         Sensitivity uses it to certify that the earliest participation pattern is the worst one.
-        """
-        return None
-
-    def truncated_coefs(self) -> tuple[Vector, Vector] | None:
-        """The first columns of C and of C⁻¹ where C is Toeplitz, up to where less than 1e-17 is
-        left.
-
-        Only sums over all rounds may be computed from them. None for any other C.
         """
         return None
 
@@ -230,15 +218,6 @@ class Dense(Factorization, kind="dense"):
         """diag(C⁻¹C⁻ᵀ), shape (n,)."""
         return np.einsum("ij,ij->i", self.inverse, self.inverse)
 
-    def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖² for A = LTT(workload), shape (n,)."""
-        if (workload == 1.0).all():
-            product = np.cumsum(self.inverse, axis=0)
-        else:
-            lag = np.subtract.outer(np.arange(self.rounds), np.arange(self.rounds))
-            product = np.where(lag >= 0, workload[np.maximum(lag, 0)], 0.0) @ self.inverse
-        return np.einsum("ij,ij->i", product, product)
-
     def leading(self, rounds: int) -> Dense:
         """The leading T×T block of C."""
         check_leading(rounds, self.rounds)
@@ -269,28 +248,6 @@ class Dense(Factorization, kind="dense"):
         return Dense(matrix)
 
 
-def lower_factor(gram: Array) -> Array:
-    """The lower-triangular C with CᵀC = X and a positive diagonal.
-
-    The Cholesky factor L of X has LLᵀ = X, the other product. With J the reversal of all indices
-    and L that of J X J, C = J Lᵀ J is lower triangular and CᵀC = X.
-
-    Args:
-        gram: X, symmetric and positive definite.
-
-    Raises:
-        numpy.linalg.LinAlgError: X is not positive definite.
-
-    >>> C = lower_factor(np.array([[2.0, 1.0], [1.0, 1.0]]))
-    >>> C, C.T @ C
-    (array([[1., 0.],
-           [1., 1.]]), array([[2., 1.],
-           [1., 1.]]))
-    """
-    reversed_factor: Array = np.asarray(np.linalg.cholesky(gram[::-1, ::-1]), dtype=np.float64)
-    return reversed_factor.T[::-1, ::-1].copy()
-
-
 def _lower_triangular(values: ArrayLike) -> Array:
     """A copy of a finite lower-triangular matrix with a positive diagonal."""
     matrix = np.array(values, dtype=np.float64)
@@ -315,11 +272,6 @@ def _lower_triangular(values: ArrayLike) -> Array:
         at = int(np.flatnonzero(np.diagonal(matrix) <= 0)[0])
         raise ValueError(f"C_jj (diagonal) must be positive; got {matrix[at, at]} at j={at}.")
     return matrix
-
-
-# For workloads other than prefix sums the rows of A are multiplied with the dense inverse of one
-# block.
-_LARGEST_BLOCK = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -394,41 +346,6 @@ class Stamped(Factorization, kind="stamped"):
     def noise_row_variances(self) -> Vector:
         """Those of a block, repeated."""
         return self.base.noise_row_variances()[np.arange(self.rounds) % self.base.rounds]
-
-    def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖² = Σ_d v_d(u) for t = Im + u and d = 0 … I, with v_d(u) = ‖(a_{dm+u−i})_i
-        C₀⁻¹‖².
-
-        Raises:
-            ValueError: A is not of prefix sums and m exceeds 2048.
-        """
-        size = self.base.rounds
-        blocks = -(-self.rounds // size)
-        variances = self.base.query_variances(workload[:size])
-        if (workload == 1.0).all():
-            earlier = np.full((blocks, size), variances[-1])
-        else:
-            earlier = self._earlier_blocks(workload, blocks)
-        earlier[0] = variances
-        return np.cumsum(earlier, axis=0).reshape(-1)[: self.rounds]
-
-    def _earlier_blocks(self, workload: Vector, blocks: int) -> NDArray[np.float64]:
-        """v_d(u) for d ≥ 1, shape (blocks, m); row 0 is left zero."""
-        size = self.base.rounds
-        if size > _LARGEST_BLOCK and blocks > 1:
-            raise ValueError(
-                f"m (rounds of a stamped block) must be at most {_LARGEST_BLOCK} for this workload;"
-                f" got {size}. Use more stamps."
-            )
-        variances = np.zeros((blocks, size))
-        inverse = (
-            np.linalg.solve(self.base.materialize(), np.eye(size)) if blocks > 1 else np.eye(size)
-        )
-        a = np.pad(workload, (0, blocks * size - workload.size))
-        lag = np.subtract.outer(np.arange(size), np.arange(size))
-        for block in range(1, blocks):
-            variances[block] = np.square(a[block * size + lag] @ inverse).sum(axis=1)
-        return variances
 
     def leading(self, rounds: int) -> Factorization:
         """The same blocks to the horizon T."""

@@ -31,7 +31,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.recorded_patterns import equal_length_row_sums
 from fedmf.matrices.sensitivity import (
     Sensitivity,
     SensitivityProblem,
@@ -138,31 +137,6 @@ class UserRange:
             return first + weight * second
         return first * joint_diameter_square(weight * second / first, self.dimension)
 
-    def worst(self, first: Vector, second: Vector) -> tuple[Vector, Vector]:
-        """‖x − y‖² and ‖x⊗x − y⊗y‖² of who reaches φ(p, q), the sum of p and q times these, for ν =
-        1, ζ = 1.
-
-        >>> UserRange(1.0, 2, "replace-one").worst(np.array([1.0]), np.array([1.0]))
-        (array([3.]), array([1.5]))
-        """
-        if self.adjacency == "zero-out":
-            return np.ones_like(first), np.ones_like(second)
-        ratio = second / first
-        energy = _diameter_slope(ratio, self.dimension)
-        return joint_diameter_square(ratio, self.dimension) - ratio * energy, energy
-
-
-def _diameter_slope(ratio: Vector, dimension: int) -> Vector:
-    """r_d′(ν), from the right where it jumps."""
-    if dimension == 1:
-        nu = np.maximum(ratio, FREE_LINE)
-        tau = np.sqrt(1 - 2 / nu)
-        bend = 1 / (nu * nu * tau)
-        rest = nu * tau + 1 + nu
-        slope = (3 - tau) * ((3 - tau) * (tau + nu * bend + 1) - 2 * bend * rest) / 8
-        return np.where(ratio >= FREE_LINE, slope, 0.0)
-    return np.where(ratio > FREE_PLANE, 2 - 1 / (2 * np.maximum(ratio, FREE_PLANE) ** 2), 0.0)
-
 
 def joint_sensitivity(
     first: Factorization,
@@ -210,48 +184,6 @@ def joint_sensitivity(
         )
     sensitivity = tightest(_Pair(first, second, participation, nu, users))
     return replace(sensitivity, value=users.norm_bound * sensitivity.value)
-
-
-def equal_length_joint_sensitivities(
-    first: Factorization,
-    second: Factorization,
-    rows: NDArray[np.integer],
-    weight: float,
-    users: UserRange,
-    released_rounds: int | None = None,
-) -> Vector:
-    """How far users with these patterns can move (C₁X, √λ·C₂(X•X)): ζ·√(Σ_{i∈π} φ(r_{1,i},
-    r_{2,i})).
-
-    Exact under zero-out adjacency where both Gram matrices are non-negative on the pattern, and
-    whatever the adjacency where the bound of `joint_sensitivity` is attained; a sound upper bound
-    otherwise.
-
-    Args:
-        first: C₁.
-        second: C₂.
-        rows: one pattern of 0-based rounds a row, shape (patterns, k).
-        weight: λ ≥ 0.
-        users: ζ, the dimension class and the adjacency.
-        released_rounds: T ≤ n, how many rounds were released; all by default.
-
-    Returns:
-        Shape (patterns,).
-
-    Raises:
-        ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
-
-    >>> from fedmf.mechanisms.closed_forms import identity
-    >>> from fedmf.matrices.toeplitz import Toeplitz
-    >>> users, C = UserRange(1.0, 2, "zero-out"), Toeplitz([1.0, 0.5], 4)
-    >>> equal_length_joint_sensitivities(C, identity(4), np.array([[0], [3]]), 1.0, users)
-    array([1.5       , 1.41421356])
-    """
-    if rows.ndim != 2 or rows.size == 0:
-        return np.zeros(len(rows))
-    sums = [equal_length_row_sums(C, rows, released_rounds) for C in (first, second)]
-    reached = users.reach(sums[0], sums[1], weight * users.norm_bound**2).sum(axis=1)
-    return users.norm_bound * np.sqrt(reached)
 
 
 @dataclass(frozen=True, eq=False)

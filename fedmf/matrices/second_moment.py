@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Final, final
+from collections.abc import Sequence
+from typing import ClassVar, final
 
 import torch
 
@@ -212,35 +212,3 @@ def _dimension(dimension: int) -> int:
     if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
         raise ValueError(f"d (dimension) must be an integer of at least 1; got {dimension!r}.")
     return dimension
-
-
-#: Second moments of all d coordinates by name.
-SECOND_MOMENTS: Final[Mapping[str, Callable[[int], SecondMoment]]] = {
-    "full": FullMatrix,
-    "diagonal": DiagonalMoment,
-    "trace": lambda dimension: BlockEnergies([dimension]),
-}
-
-
-def second_moment_named(name: str, dimension: int) -> SecondMoment:
-    """The second moment of a name, or of block sizes such as "2,3".
-
-    Args:
-        name: one of `SECOND_MOMENTS`, or sizes of consecutive blocks that sum to d.
-        dimension: d.
-
-    Raises:
-        ValueError: no such name, or sizes with another sum.
-
-    >>> second_moment_named("2,3", 5).size
-    2
-    """
-    if name in SECOND_MOMENTS:
-        return SECOND_MOMENTS[name](dimension)
-    sizes = [int(size) if size.strip().isdecimal() else 0 for size in name.split(",")]
-    if min(sizes) < 1 or sum(sizes) != dimension:
-        raise ValueError(
-            f"second_moment must be {', '.join(SECOND_MOMENTS)} or block sizes that sum to "
-            f"d = {dimension}, such as 2,3; got {name!r}."
-        )
-    return BlockEnergies(sizes)

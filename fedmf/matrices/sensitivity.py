@@ -110,17 +110,6 @@ def comb_sum(column: Array, max_participations: int, min_separation: int) -> Arr
     return sums.reshape(-1)[:n]
 
 
-def autocorrelation(c: Vector) -> Vector:
-    """Σ_l c_l c_{l+g} for g = 0 … n−1, shape (n,), by FFT.
-
-    >>> autocorrelation(np.array([1.0, 0.5])).round(12)
-    array([1.25, 0.5 ])
-    """
-    size = fft_size(2 * c.size)
-    spectrum = np.fft.rfft(c, size)
-    return np.fft.irfft(spectrum * spectrum.conj(), size)[: c.size]
-
-
 def pair_bound_square(c: Vector, max_participations: int, min_separation: int) -> float:
     """The bound on sens_{k,b}(LTT(c))² of this module, in O(k·n log n).
 
@@ -156,20 +145,6 @@ def pair_bound_square(c: Vector, max_participations: int, min_separation: int) -
             square = float(head @ head)
         total += square + 2.0 * float(largest_from[b : m * b + 1 : b].sum())
     return total
-
-
-def earliest_is_worst(c: Vector, max_participations: int, min_separation: int) -> bool:
-    """Whether the pair bound proves that no pattern is worse than {0, b, 2b, …}, up to 1e-12
-    (relative).
-
-    >>> earliest_is_worst(np.array([1.0, 0.2, 0.4, 0.1]), 2, 2)
-    True
-    >>> earliest_is_worst(np.array([1.0, 0.2, 0.1, 0.4]), 2, 2)
-    False
-    """
-    earliest = comb_sum(c, max_participations, min_separation)
-    bound = pair_bound_square(c, max_participations, min_separation)
-    return bound <= float(earliest @ earliest) * (1 + ROUNDING) ** 2
 
 
 def best_separated_sum(values: Array, max_participations: int, min_separation: int) -> Array:
@@ -480,37 +455,6 @@ def over_patterns(
     return largest
 
 
-def exact_sensitivity(factorization: Factorization, participation: Participation) -> Sensitivity:
-    """The exact sensitivity, or a refusal.
-
-    Args:
-        factorization: C.
-        participation: (n, k, b), with the n of C.
-
-    Raises:
-        SensitivityNotExact: only an upper bound is known.
-        ValueError: the horizons differ.
-
-    References:
-        Choquette-Choo et al. (2023), "(Amplified) Banded Matrix Factorization", Theorem 2 and
-        Appendix E; Kalinin & Lampert (2024), Theorem 2; Kalinin, McKenna, Pagh & Lampert (2026),
-        Lemma 8.
-
-    >>> from fedmf.matrices.toeplitz import Toeplitz
-    >>> exact_sensitivity(Toeplitz([1.0, 0.5], 4), Participation(4, 2, 2))
-    Sensitivity(value=1.5811388300841898, kind='exact', case='columns b apart orthogonal (p <= b):
-    ...')
-    """
-    sensitivity = sensitivity_of(factorization, participation)
-    if sensitivity.kind != "exact":
-        raise SensitivityNotExact(
-            "sens_{k,b}(C) (sensitivity) must be known exactly; got only an upper bound"
-            f" ({sensitivity.case}). Use sensitivity_of, or p <="
-            f" b={participation.min_separation}."
-        )
-    return sensitivity
-
-
 def sensitivity_of(factorization: Factorization, participation: Participation) -> Sensitivity:
     """The exact sensitivity where it is known, else the smallest of the upper bounds, labelled as
     such.
@@ -523,18 +467,11 @@ def sensitivity_of(factorization: Factorization, participation: Participation) -
             f"n (rounds) must be the same for C and the participation; got {factorization.rounds}"
             f" and {participation.rounds}. Use C.leading(T) for a shorter run."
         )
-    return tightest(_Strategy(factorization, participation))
-
-
-def quick_upper_bound(factorization: Factorization, participation: Participation) -> float:
-    """The cheapest sound bound, exact or not: the objective of a parameter search, O(n·k) for
-    Toeplitz C.
-    """
-    return next(methods(_Strategy(factorization, participation))).value
+    return tightest(StrategyProblem(factorization, participation))
 
 
 @dataclass(frozen=True, eq=False)
-class _Strategy(SensitivityProblem):
+class StrategyProblem(SensitivityProblem):
     """C, of which one user moves the rows by Σ_{i∈π} C_{:,i} u_i."""
 
     factorization: Factorization

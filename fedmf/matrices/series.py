@@ -7,8 +7,6 @@ products of these matrices are reciprocals and products of series.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -16,70 +14,13 @@ from fedmf.matrices.arrays import Vector
 
 # Up to this many products a direct sum is used: it is fast enough and keeps the *relative* accuracy
 # of small coefficients, which an FFT loses.
-_DIRECT_PRODUCTS = 4_000_000
+DIRECT_PRODUCTS = 4_000_000
 # From here on reciprocals of few coefficients run the recurrence in compiled blocks, until nothing
 # is left.
 _LONG = 65_536
 _BLOCK = 65_536
 _WIDEST_RECURRENCE = 16
 _UNDERFLOW = 1e-290
-# What may be left out beside the largest coefficient where only sums count.
-_NOTHING = 1e-17
-_FEWEST_SETTLED = 1024
-
-
-def binomial_series(exponent: float, terms: int) -> Vector:
-    """The first coefficients of (1 − x)^a: c_0 = 1, c_j = c_{j−1}·(j − 1 − a)/j.
-
-    Args:
-        exponent: a, any real number.
-        terms: how many coefficients, at least 1.
-
-    Returns:
-        Shape (terms,), float64.
-
-    >>> binomial_series(-0.5, 4)
-    array([1.    , 0.5   , 0.375 , 0.3125])
-    """
-    j = np.arange(1, terms)
-    return np.concatenate([[1.0], np.cumprod((j - 1 - exponent) / j)])
-
-
-def factored_power(
-    factors: Iterable[tuple[float, float, int]], exponent: float, terms: int
-) -> Vector:
-    """The first coefficients of Π (1 − ρx^s)^{e·γ} over the factors (ρ, e, s), scaled to c_0 = 1.
-
-    >>> factored_power([(1.0, -1.0, 1), (0.5, -1.0, 1)], 0.5, 3)
-    array([1.     , 0.75   , 0.59375])
-    """
-    product = np.ones(1)
-    for root, factor_exponent, stride in factors:
-        factor = np.zeros(terms)
-        count = -(-terms // stride)
-        factor[::stride] = binomial_series(factor_exponent * exponent, count) * np.power(
-            root, np.arange(count)
-        )
-        product = factor if product.size == 1 else multiply(product, trimmed(factor), terms)
-    return padded(product, terms)
-
-
-def power(series: Vector, exponent: float, terms: int) -> Vector:
-    """The first coefficients of (a(x)/a_0)^γ; O(terms²).
-
-    From b = a^γ follows a·b′ = γ·a′·b, hence b_t = (1/(t a_0))·Σ_{j=1..t} (jγ − t + j) a_j b_{t−j}.
-
-    >>> power(np.ones(3), 0.5, 3)
-    array([1.   , 0.5  , 0.375])
-    """
-    a = trimmed(series[:terms]) / series[0]
-    b = np.zeros(terms)
-    b[0] = 1.0
-    weights = np.arange(a.size) * (exponent + 1.0)
-    for t in range(1, terms):
-        last = min(t, a.size - 1)
-        b[t] = ((weights[1 : last + 1] - t) * a[1 : last + 1]) @ b[t - last : t][::-1] / t
-    return b
 
 
 def fft_size(length: int) -> int:
@@ -119,25 +60,12 @@ def multiply(left: Vector, right: Vector, terms: int) -> Vector:
     square = left is right
     left = left[:terms]
     right = right[:terms]
-    if left.size * right.size <= _DIRECT_PRODUCTS:
+    if left.size * right.size <= DIRECT_PRODUCTS:
         return padded(np.convolve(left, right)[:terms], terms)
     size = fft_size(left.size + right.size - 1)
     spectrum = np.fft.rfft(left, size)
     spectrum *= spectrum if square else np.fft.rfft(right, size)
     return padded(np.fft.irfft(spectrum, size)[:terms], terms)
-
-
-def lagged_products(left: Vector, right: Vector, lags: int) -> Vector:
-    """Σ_t left_t·right_{t−j} for j < lags ≤ n, both of shape (n,).
-
-    >>> lagged_products(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 0.0]), 2)
-    array([3., 6.])
-    """
-    n = left.size
-    if n * n <= _DIRECT_PRODUCTS:
-        return multiply(right, left[::-1], n)[::-1][:lags]
-    size = fft_size(n + lags - 1)
-    return np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size).conj(), size)[:lags]
 
 
 def reciprocal(series: Vector, terms: int) -> Vector:
@@ -167,52 +95,19 @@ def reciprocal(series: Vector, terms: int) -> Vector:
     with np.errstate(over="ignore", invalid="ignore"):
         while m < terms:
             size = min(2 * m, terms)
-            inverse[m:size] = _next_terms(c, inverse[:m], size)
+            inverse[m:size] = next_reciprocal_terms(c, inverse[:m], size)
             m = size
     return inverse
 
 
-def settled_reciprocal(series: Vector, terms: int) -> Vector:
-    """The first coefficients of 1/c(x), without those at the end that are negligible next to the
-    largest.
-
-    For searches and other sums in which a share of 1e-17 of the largest coefficient does not count:
-    as many terms are computed as it takes for p in a row to stay below that.
-
-    Returns:
-        Shape (m,), m ≤ n; fewer and not finite where they overflow.
-
-    >>> settled_reciprocal(np.array([1.0, -0.5]), 10**6).size < 2000
-    True
-    """
-    c = _without_nothing(series[:terms])
-    inverse = reciprocal(c, min(terms, max(_FEWEST_SETTLED, 8 * c.size)))
-    with np.errstate(over="ignore", invalid="ignore"):
-        while inverse.size < terms:
-            size = np.abs(inverse)
-            if not (largest := size.max()) < np.inf:
-                return inverse
-            if size[-c.size :].max() <= _NOTHING * largest:
-                return _without_nothing(inverse)
-            inverse = np.concatenate(
-                [inverse, _next_terms(c, inverse, min(2 * inverse.size, terms))]
-            )
-    return inverse
-
-
-def _without_nothing(series: Vector) -> Vector:
-    size = np.abs(series)
-    return series[: int(np.flatnonzero(size > _NOTHING * size.max())[-1]) + 1]
-
-
-def _next_terms(c: Vector, inverse: Vector, size: int) -> Vector:
+def next_reciprocal_terms(c: Vector, inverse: Vector, size: int) -> Vector:
     """The terms m … size − 1 of 1/c from its first m, size ≤ 2m.
 
     Cyclic products of at least `size` points are enough: what wraps around falls on terms that are
     known.
     """
     m = inverse.size
-    if c.size * size <= _DIRECT_PRODUCTS or c.size <= m // 2:
+    if c.size * size <= DIRECT_PRODUCTS or c.size <= m // 2:
         # Only the last p − 1 known terms enter the error.
         known = inverse[max(0, m - c.size + 1) :]
         error = multiply(c[:size], known, size + known.size - 1)[known.size : known.size + size - m]

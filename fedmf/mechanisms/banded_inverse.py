@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from fedmf.matrices.arrays import Vector
-from fedmf.matrices.sensitivity import earliest_is_worst
 from fedmf.matrices.series import multiply, reciprocal
 from fedmf.matrices.toeplitz import InverseToeplitz
-from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import bifr
 from fedmf.mechanisms.design_cache import remembered
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError
+from fedmf.mechanisms.quick_sensitivity import earliest_is_worst
 from fedmf.mechanisms.registry import (
     BANDS,
     MechanismFamily,
@@ -31,6 +30,7 @@ from fedmf.mechanisms.registry import (
     least_on,
     register,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
 
 # L-BFGS starts with a step of this length, short enough not to leave stable C⁻¹.

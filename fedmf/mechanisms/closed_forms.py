@@ -14,9 +14,9 @@ import numpy as np
 
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.series import check_count, factored_power, power
+from fedmf.matrices.series import check_count
 from fedmf.matrices.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toeplitz
-from fedmf.matrices.workload import ToeplitzWorkload, prefix
+from fedmf.mechanisms.power_series import factored_power, power
 from fedmf.mechanisms.registry import (
     BANDS,
     FREE_BANDS,
@@ -30,6 +30,7 @@ from fedmf.mechanisms.registry import (
     best_on_interval,
     register,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 
 
 def identity(rounds: int) -> Toeplitz:
@@ -45,7 +46,7 @@ def identity(rounds: int) -> Toeplitz:
 def power_series(workload: ToeplitzWorkload, exponent: float, terms: int) -> Vector:
     """The first coefficients of (a(x)/a_0)^γ, shape (terms,).
 
-    >>> from fedmf.matrices.workload import momentum
+    >>> from fedmf.mechanisms.workload import momentum
     >>> power_series(momentum(0.5, 3), 0.5, 3)
     array([1.     , 0.75   , 0.59375])
     """
@@ -84,7 +85,7 @@ def inverse_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> Inver
     References:
         Kalinin et al. (2025), "Back to square roots"; "Beyond Square Roots" (2026).
 
-    >>> from fedmf.matrices.workload import momentum
+    >>> from fedmf.mechanisms.workload import momentum
     >>> inverse_power(momentum(0.5, 3), 0.5, 2).correlation
     array([ 1.  , -0.75,  0.  ])
     """
@@ -158,7 +159,7 @@ def rated_power(
     Raises:
         ValueError: γ or p is out of range.
 
-    >>> from fedmf.matrices.workload import parse_workload
+    >>> from fedmf.mechanisms.workload import parse_workload
     >>> rated_power(parse_workload("prefix*linear", 4), 0.5, 2, 1.0).materialize().diagonal()
     array([1.  , 0.75, 0.5 , 0.25])
     """

@@ -18,15 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.matrices.arrays import Array, Vector
-from fedmf.matrices.factorization import Dense, Factorization, lower_factor, normalized
+from fedmf.matrices.factorization import Dense, Factorization, normalized
 from fedmf.matrices.sensitivity import count_patterns, pattern_layers
 from fedmf.matrices.toeplitz import Diagonal
-from fedmf.matrices.workload import ToeplitzWorkload, prefix, weighted
 from fedmf.mechanisms.banded_family import banded, counting_all_rows, remembered_banded
 from fedmf.mechanisms.closed_forms import workload_diagonal
 from fedmf.mechanisms.design_cache import remembered, single_threaded
+from fedmf.mechanisms.lower_factor import lower_factor
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import DesignRequest, MechanismFamily, Values, register
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix, weighted
 from fedmf.participation import Participation
 
 LARGEST_OPTIMIZED = 2048

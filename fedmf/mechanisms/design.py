@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final
 
 from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
-from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.choice import MechanismChoice, NamedMechanism
 from fedmf.mechanisms.design_cache import THREAD_LIMITS, single_threaded
 from fedmf.mechanisms.objective import Objective, errors
@@ -26,6 +25,7 @@ from fedmf.mechanisms.registry import (
     optional_parameters,
     variant_of,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.participation import Participation
 
 Row = dict[str, Any]
@@ -143,7 +143,7 @@ def design(
     if memory_vectors is not None and memory_vectors < 0:
         raise ValueError(f"memory_vectors (limit) must be at least 0; got {memory_vectors}.")
     if sampling != "none":
-        from fedmf.accounting.sampling import check_sampling
+        from fedmf.mechanisms.amplified_noise import check_sampling
 
         check_sampling(sampling)
         without = "epsilon and delta" if epsilon is None else ""

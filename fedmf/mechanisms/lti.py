@@ -15,6 +15,7 @@ from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.series import check_count, fft_size, frozen_vector
 from fedmf.matrices.toeplitz import InverseToeplitz
+from fedmf.mechanisms.query_variances import toeplitz_query_variances
 from fedmf.mechanisms.registry import (
     DesignRequest,
     MechanismFamily,
@@ -243,7 +244,7 @@ def quadratic_suboptimality(
     curvatures, counts = _spectrum(eigenvalues, learning_rate)
     rounds = np.arange(factorization.rounds)
     variances = [
-        factorization.query_variances((1.0 - learning_rate * curvature) ** rounds)[-1]
+        toeplitz_query_variances(factorization, (1.0 - learning_rate * curvature) ** rounds)[-1]
         for curvature in curvatures
     ]
     return float(0.5 * learning_rate**2 * (counts * curvatures) @ np.array(variances))

@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from fedmf.cohorts import COHORTS, Cohorts, CohortSchedule, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.choice import (
     GivenFactorization,
     MechanismChoice,
@@ -19,6 +18,7 @@ from fedmf.mechanisms.choice import (
     mechanism_choice_from_dict,
 )
 from fedmf.mechanisms.objective import Objective
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.optim import (
     OPTIMIZERS,
     ChosenOptimizer,

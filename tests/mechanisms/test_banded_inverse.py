@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.banded_inverse import banded_inverse
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 SIGMA = 0.60023  # of (8, 1e-5) for sensitivity 1

@@ -10,9 +10,10 @@ import pytest
 
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.blt_family import blt
 from fedmf.mechanisms.objective import errors
+from fedmf.mechanisms.query_variances import toeplitz_query_variances
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 PAIRS = [
@@ -76,7 +77,7 @@ def test_crowded_decays_stream_exactly_and_have_exact_errors(theta, omega):
     impulse = np.eye(1, n)[0]
     assert np.abs(C.streaming_inverse().apply(impulse) - np.array(h, dtype=float)).max() < 1e-15
     assert np.abs(C.correlation - np.array(h, dtype=float)).max() < 1e-14
-    assert C.query_variances(np.ones(n)) == pytest.approx(rows.astype(float), rel=1e-12)
+    assert toeplitz_query_variances(C, np.ones(n)) == pytest.approx(rows.astype(float), rel=1e-12)
     z = np.random.default_rng(0).normal(size=n)
     assert np.abs(np.convolve(C.strategy, C.streaming_inverse().apply(z))[:n] - z).max() < 1e-12
 

@@ -7,7 +7,6 @@ import pytest
 from support.oracles import ltt, prefix_sums, query_variances
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import (
     bfr,
     bifr,
@@ -22,6 +21,7 @@ from fedmf.mechanisms.closed_forms import (
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.objective import query_variances as fast_query_variances
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
 
 TEN_EPOCHS = Participation(3900, 10, 390)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.sensitivity import exact_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.mechanisms.closed_forms import nu_ftrl
 from fedmf.mechanisms.lti import (
     quadratic_lti,
@@ -42,7 +42,9 @@ def asymptotic(power: Array, eigenvalues: list[float], eta: float) -> float:
 
 def at_unit_sensitivity(C: Factorization, eigenvalues: list[float], eta: float) -> float:
     once = Participation(C.rounds, 1, C.rounds)
-    return quadratic_suboptimality(C, eigenvalues, eta) * exact_sensitivity(C, once).value ** 2
+    sensitivity = sensitivity_of(C, once)
+    assert sensitivity.kind == "exact"
+    return quadratic_suboptimality(C, eigenvalues, eta) * sensitivity.value**2
 
 
 def long_enough(eigenvalues: list[float], eta: float) -> int:

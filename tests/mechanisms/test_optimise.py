@@ -8,7 +8,6 @@ import torch
 from support.oracles import earliest_norm, ltt
 
 from fedmf.matrices.blt import BufferedToeplitz
-from fedmf.matrices.workload import ToeplitzWorkload, parse_workload, prefix, weighted
 from fedmf.mechanisms.banded_family import variances_of_band
 from fedmf.mechanisms.banded_inverse import _exponentials
 from fedmf.mechanisms.banded_toeplitz import ToeplitzLoss
@@ -23,6 +22,7 @@ from fedmf.mechanisms.optimise import (
     optimise,
     series_reciprocal,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload, prefix, weighted
 from fedmf.participation import Participation
 
 N = 9

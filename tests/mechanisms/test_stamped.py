@@ -8,9 +8,9 @@ from support.oracles import query_variances
 
 from fedmf.matrices.factorization import Stamped
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import parse_workload
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import parse_workload
 from fedmf.participation import Participation
 
 

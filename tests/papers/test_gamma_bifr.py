@@ -14,9 +14,9 @@ from support.oracles import ltt, scalar_sensitivity
 
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import bifr, bisr, cgd
 from fedmf.mechanisms.objective import errors
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 GAMMAS = (0.1, 0.35, 0.5, 0.8, 0.99)
