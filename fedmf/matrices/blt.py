@@ -34,7 +34,7 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         generation for streaming differential privacy"; McMahan, Xu & Zhang (2024),
         arXiv:2408.08868.
 
-    >>> BufferedToeplitz([0.5], [0.25], 4).strategy
+    >>> BufferedToeplitz([0.5], [0.25], 4).strategy_coefs
     array([1.    , 0.25  , 0.125 , 0.0625])
     """
 
@@ -60,10 +60,10 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         object.__setattr__(self, "decays", decays)
         object.__setattr__(self, "weights", weights)
 
-    def _strategy(self) -> Vector:
+    def _strategy_coefs(self) -> Vector:
         return np.append(1.0, exponential_sums(self.decays, self.weights, self.rounds - 1))
 
-    def _correlation(self) -> Vector:
+    def _noising_coefs(self) -> Vector:
         return np.append(1.0, -exponential_sums(*self.inverse_pair(), self.rounds - 1))
 
     def inverse_pair(self) -> tuple[Vector, Vector]:

@@ -36,11 +36,11 @@ class ScaledToeplitz(Factorization):
     """
 
     @abstractmethod
-    def _strategy(self) -> Vector:
+    def _strategy_coefs(self) -> Vector:
         """c, the first column of LTT(c), shape (n,)."""
 
     @abstractmethod
-    def _correlation(self) -> Vector:
+    def _noising_coefs(self) -> Vector:
         """h, the first column of LTT(c)⁻¹, shape (n,)."""
 
     def _scale(self) -> Vector:
@@ -48,22 +48,22 @@ class ScaledToeplitz(Factorization):
         return np.ones(self.rounds)
 
     @cached_property
-    def strategy(self) -> Vector:
+    def strategy_coefs(self) -> Vector:
         """c, the first column of LTT(c), shape (n,).
 
         Raises:
             NotRepresentable: c overflows.
         """
-        return _representable(self._strategy(), "C")
+        return _representable(self._strategy_coefs(), "C")
 
     @cached_property
-    def correlation(self) -> Vector:
+    def noising_coefs(self) -> Vector:
         """h, the first column of LTT(c)⁻¹, shape (n,).
 
         Raises:
             NotRepresentable: h overflows.
         """
-        return _representable(self._correlation(), "C^-1")
+        return _representable(self._noising_coefs(), "C^-1")
 
     @cached_property
     def scale(self) -> Vector:
@@ -72,7 +72,7 @@ class ScaledToeplitz(Factorization):
 
     @cached_property
     def _strategy_band(self) -> Vector:
-        return trimmed(self.strategy)
+        return trimmed(self.strategy_coefs)
 
     @property
     def bands(self) -> int:
@@ -83,7 +83,7 @@ class ScaledToeplitz(Factorization):
         """The columns of C with these 0-based indices, shape (n, m)."""
         chosen = np.asarray(indices, dtype=np.int64)
         shifted = sliding_window_view(
-            np.concatenate([np.zeros(self.rounds), self.strategy]), self.rounds
+            np.concatenate([np.zeros(self.rounds), self.strategy_coefs]), self.rounds
         )
         return (shifted[self.rounds - chosen] / self.scale[chosen, None]).T
 
@@ -104,15 +104,15 @@ class ScaledToeplitz(Factorization):
 
     def noise_row_variances(self) -> Vector:
         """s_t²·Σ_{j ≤ t} h_j², shape (n,)."""
-        return self.scale**2 * np.cumsum(self.correlation**2)
+        return self.scale**2 * np.cumsum(self.noising_coefs**2)
 
     def toeplitz_column(self) -> Vector | None:
         """c/s where s is constant; None otherwise."""
-        return self.strategy / self.scale[0] if np.all(self.scale == self.scale[0]) else None
+        return self.strategy_coefs / self.scale[0] if np.all(self.scale == self.scale[0]) else None
 
     def toeplitz_bound(self) -> tuple[Vector, Vector]:
         """|c| and the running minimum of s."""
-        return np.abs(self.strategy), np.minimum.accumulate(self.scale)
+        return np.abs(self.strategy_coefs), np.minimum.accumulate(self.scale)
 
     def columns_divided_by(self, factors: Vector) -> ColumnScaled:
         """The same c and h with the scale multiplied by s."""
@@ -155,11 +155,11 @@ class ColumnScaled(ScaledToeplitz, kind="column-scaled"):
         object.__setattr__(self, "factors", factors)
         object.__setattr__(self, "rounds", factors.size)
 
-    def _strategy(self) -> Vector:
-        return self.base.strategy
+    def _strategy_coefs(self) -> Vector:
+        return self.base.strategy_coefs
 
-    def _correlation(self) -> Vector:
-        return self.base.correlation
+    def _noising_coefs(self) -> Vector:
+        return self.base.noising_coefs
 
     def _scale(self) -> Vector:
         return self.base.scale * self.factors
@@ -214,10 +214,10 @@ class Toeplitz(ScaledToeplitz, kind="toeplitz"):
     def __post_init__(self) -> None:
         object.__setattr__(self, "coefficients", _first_column(self.coefficients, self.rounds, "c"))
 
-    def _strategy(self) -> Vector:
+    def _strategy_coefs(self) -> Vector:
         return padded(self.coefficients, self.rounds)
 
-    def _correlation(self) -> Vector:
+    def _noising_coefs(self) -> Vector:
         return reciprocal(self.coefficients, self.rounds)
 
     def streaming_inverse(self) -> Recurrence:
@@ -255,10 +255,10 @@ class InverseToeplitz(ScaledToeplitz, kind="inverse-toeplitz"):
     def __post_init__(self) -> None:
         object.__setattr__(self, "coefficients", _first_column(self.coefficients, self.rounds, "h"))
 
-    def _strategy(self) -> Vector:
+    def _strategy_coefs(self) -> Vector:
         return reciprocal(self.coefficients, self.rounds)
 
-    def _correlation(self) -> Vector:
+    def _noising_coefs(self) -> Vector:
         return padded(self.coefficients, self.rounds)
 
     def streaming_inverse(self) -> Recurrence:
@@ -293,11 +293,11 @@ class Diagonal(ScaledToeplitz, kind="diagonal"):
         object.__setattr__(self, "entries", positive_vector(self.entries, "d", "entries"))
         object.__setattr__(self, "rounds", self.entries.size)
 
-    def _strategy(self) -> Vector:
+    def _strategy_coefs(self) -> Vector:
         return np.eye(1, self.rounds)[0]
 
-    def _correlation(self) -> Vector:
-        return self.strategy
+    def _noising_coefs(self) -> Vector:
+        return self.strategy_coefs
 
     def _scale(self) -> Vector:
         return 1.0 / self.entries

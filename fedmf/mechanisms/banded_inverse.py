@@ -78,7 +78,7 @@ def banded_inverse(
         Kalinin et al. (2025), "Back to square roots" (banded inverse factorization);
         Kalinin, McKenna, Pagh & Lampert (2026), arXiv:2601.22334.
 
-    >>> banded_inverse(2, Participation(64, 2, 32)).correlation[:3].round(3)
+    >>> banded_inverse(2, Participation(64, 2, 32)).noising_coefs[:3].round(3)
     array([ 1.   , -0.834,  0.   ])
     """
     n = participation.rounds
@@ -192,7 +192,7 @@ def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
 
 def _tail(gamma: float, bands: int) -> Vector:
     """c_1 … c_{p−1} of γ-BIFR."""
-    return np.array(bifr(gamma, bands, bands).strategy[1:])
+    return np.array(bifr(gamma, bands, bands).strategy_coefs[1:])
 
 
 def _inverse(tail: Vector) -> Vector:

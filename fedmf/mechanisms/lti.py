@@ -168,9 +168,9 @@ def quadratic_lti(rounds: int, eigenvalues: ArrayLike, learning_rate: float) -> 
         Choquette-Choo, Dvijotham, Pillutla, Ganesh, Steinke & Thakurta (2024), arXiv:2310.06771,
         §2.1 (one eigenvalue) and eqs. (20), (21); the optimum for several follows in the same way.
 
-    >>> quadratic_lti(3, [1.0], 0.5).correlation.round(6)
+    >>> quadratic_lti(3, [1.0], 0.5).noising_coefs.round(6)
     array([ 1.     , -0.25   , -0.03125])
-    >>> quadratic_lti(3, [1.0, 0.1, 0.01], 0.5).correlation.round(4)
+    >>> quadratic_lti(3, [1.0, 0.1, 0.01], 0.5).noising_coefs.round(4)
     array([ 1.    , -0.309 , -0.0681])
     """
     curvatures, counts = _spectrum(eigenvalues, learning_rate)

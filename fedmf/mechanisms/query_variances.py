@@ -125,7 +125,7 @@ def _of_banded(factorization: Banded, coefficients: Vector) -> Vector:
 @toeplitz_query_variances.register
 def _of_scaled_toeplitz(factorization: ScaledToeplitz, coefficients: Vector) -> Vector:
     """Take O(n log n) where s is constant, else O(n²) time and O(n) memory."""
-    h = factorization.correlation
+    h = factorization.noising_coefs
     s = factorization.scale
     if not np.all(s == s[0]):
         return _scaled_query_variances(coefficients, h, s)
@@ -166,7 +166,7 @@ def without_workload(band: Any, inverse: Vector) -> Any:
     return product
 
 
-def _scaled_query_variances(workload: Vector, correlation: Vector, scale: Vector) -> Vector:
+def _scaled_query_variances(a: Vector, h: Vector, s: Vector) -> Vector:
     """‖(A diag(s) LTT(h))_{t,:}‖² for A = LTT(a).
 
     Prefix sums add one row per round, B_t = B_{t−1} + s_t·(h_t, …, h_0), which costs O(n·q) for few
@@ -174,9 +174,9 @@ def _scaled_query_variances(workload: Vector, correlation: Vector, scale: Vector
     column, in blocks.
 
     Args:
-        workload: a, shape (n,).
-        correlation: h, shape (n,).
-        scale: s, shape (n,).
+        a: coefficients of the workload, shape (n,).
+        h: noising coefficients, shape (n,).
+        s: column scale, shape (n,).
 
     Returns:
         Shape (n,), float64.
@@ -187,14 +187,14 @@ def _scaled_query_variances(workload: Vector, correlation: Vector, scale: Vector
     >>> _scaled_query_variances(np.ones(2), np.array([1.0, -0.5]), np.array([1.0, 2.0]))
     array([1., 4.])
     """
-    if (workload == 1.0).all():
-        return _prefix(trimmed(correlation), scale)
-    if scale.size > _LARGEST_GENERAL:
+    if (a == 1.0).all():
+        return _prefix(trimmed(h), s)
+    if s.size > _LARGEST_GENERAL:
         raise ValueError(
             f"n (rounds) must be at most {_LARGEST_GENERAL} for scaled columns and this workload;"
-            f" got {scale.size}. Use prefix sums, or columns that are not normalised."
+            f" got {s.size}. Use prefix sums, or columns that are not normalised."
         )
-    return _general(workload, correlation, scale)
+    return _general(a, h, s)
 
 
 def _prefix(h: Vector, scale: Vector) -> Vector:
@@ -279,10 +279,10 @@ def _within(h: Vector, scale: Vector, row: Vector) -> Vector:
     return board[: size * 2 * size].reshape(size, 2 * size).sum(axis=0)[:size]
 
 
-def _general(workload: Vector, h: Vector, scale: Vector) -> Vector:
+def _general(a: Vector, h: Vector, scale: Vector) -> Vector:
     n = scale.size
     size = fft_size(2 * n - 1)
-    spectrum = np.fft.rfft(workload, size)
+    spectrum = np.fft.rfft(a, size)
     norms = np.zeros(n)
     step = max(1, _BLOCK_ENTRIES // size)
     for start in range(0, n, step):

@@ -47,7 +47,7 @@ def weights(rounds: int) -> np.ndarray:
 
 def square_root(decay: float, rounds: int) -> Factorization:
     """A^{1/2} of the exponential average."""
-    return Toeplitz(plain_root(rounds).strategy * decay ** np.arange(rounds), rounds)
+    return Toeplitz(plain_root(rounds).strategy_coefs * decay ** np.arange(rounds), rounds)
 
 
 def predicted(C: tuple[Factorization, Factorization], sigma: float) -> dict[str, float]:

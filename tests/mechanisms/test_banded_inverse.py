@@ -58,4 +58,4 @@ def test_bad_requests_are_refused():
         banded_inverse(11, Participation(10, 2, 5))
     with pytest.raises(ValueError, match="n=10 rounds"):
         banded_inverse(2, Participation(10, 2, 5), prefix(9))
-    assert banded_inverse(1, Participation(10, 2, 5)).correlation[1:].max() == 0.0
+    assert banded_inverse(1, Participation(10, 2, 5)).noising_coefs[1:].max() == 0.0

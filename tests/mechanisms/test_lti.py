@@ -55,7 +55,7 @@ def long_enough(eigenvalues: list[float], eta: float) -> int:
 def test_one_eigenvalue_is_nu_ftrl(curvature: float, eta: float) -> None:
     found = quadratic_lti(200, [curvature] * 3, eta)
     np.testing.assert_allclose(
-        found.correlation, nu_ftrl(eta * curvature, 200).correlation, rtol=0, atol=1e-13
+        found.noising_coefs, nu_ftrl(eta * curvature, 200).noising_coefs, rtol=0, atol=1e-13
     )
 
 
@@ -67,7 +67,7 @@ def test_attains_the_cauchy_schwarz_bound_and_perturbations_raise_it(name: str) 
     least = 0.5 * eta**2 * np.mean(np.sqrt(response(eigenvalues, eta))) ** 2
     assert at_unit_sensitivity(C, eigenvalues, eta) == pytest.approx(least, rel=1e-9)
 
-    power = np.abs(np.fft.fft(C.correlation, GRID.size)) ** 2
+    power = np.abs(np.fft.fft(C.noising_coefs, GRID.size)) ** 2
     assert asymptotic(power, eigenvalues, eta) == pytest.approx(least, rel=1e-9)
     rng = np.random.default_rng(5)
     waves = np.cos(np.outer(np.arange(1, 7), GRID))

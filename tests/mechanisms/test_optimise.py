@@ -91,9 +91,9 @@ def test_sums_of_exponentials_are_those_of_their_series(n: int, k: int, b: int) 
     omega = torch.tensor(C.weights)
     found = log_earliest_exponentials(1.0 - (omega / theta).sum(), omega / theta, theta, contract)
     assert float(found) == pytest.approx(
-        float(log_earliest(torch.tensor(C.strategy.copy()), contract)), abs=1e-9
+        float(log_earliest(torch.tensor(C.strategy_coefs.copy()), contract)), abs=1e-9
     )
-    h = torch.tensor(bisr(8, n).correlation[:8].copy())
+    h = torch.tensor(bisr(8, n).noising_coefs[:8].copy())
     found = log_earliest_exponentials(0.0, *_exponentials(h), contract)
     assert float(found) == pytest.approx(
         float(log_earliest(series_reciprocal(h, n), contract)), abs=1e-7

@@ -108,7 +108,7 @@ def test_a_normalized_banded_inverse_is_exact_at_long_horizons(n):
     """Its coefficients rise around lag p; from 10,241 rounds on no Gram matrix is formed."""
     contract = Participation(n, 5, n // 10)
     C = normalized(inverse_toeplitz_with_a_bump(n))
-    assert (np.diff(C.strategy[: n // 10]) > 0).any()
+    assert (np.diff(C.strategy_coefs[: n // 10]) > 0).any()
     found = sensitivity_of(C, contract)
     assert found.kind == "exact"
     assert found.value == pytest.approx(
@@ -118,7 +118,7 @@ def test_a_normalized_banded_inverse_is_exact_at_long_horizons(n):
 
 def inverse_toeplitz_with_a_bump(n):
     """C⁻¹ of 16 coefficients, those of the square root summed into the last."""
-    h = inverse_power(prefix(n), 0.5, 16).correlation[:16].copy()
+    h = inverse_power(prefix(n), 0.5, 16).noising_coefs[:16].copy()
     h[-1] -= 0.9 * h.sum()
     return InverseToeplitz(h, n)
 

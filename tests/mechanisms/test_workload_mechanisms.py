@@ -102,5 +102,5 @@ def test_millions_of_rounds():
     closed = QuickError(contract, prefix(n))(C)
     assert errors(C, prefix(n), stated).rmse == pytest.approx(closed, rel=1e-9)
     # The settled inverse: Σ_j c_j w_{t−j} = 1 exactly in the limit.
-    w = np.cumsum(C.correlation)
+    w = np.cumsum(C.noising_coefs)
     assert w[-1] * C.coefficients.sum() == pytest.approx(1.0, abs=1e-10)
