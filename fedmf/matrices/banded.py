@@ -1,12 +1,11 @@
 """Banded strategy matrices that need not be Toeplitz.
 
-Where LTT(a)⁻¹ has few coefficients, K = C A⁻¹ is banded too, and K⁻¹z is a linear recurrence. Cut
-into blocks of s rows, K is block bidiagonal with diagonal blocks L_i and blocks N_i below them, and
-the covariance of block i of K⁻¹z is
+K⁻¹z is a linear recurrence where K is banded. Cut into blocks of s rows, K is block bidiagonal with
+diagonal blocks L_i and blocks N_i below them, and the covariance of block i of K⁻¹z is
 
     Q_0 = L_0⁻¹L_0⁻ᵀ,    Q_{i+1} = L_{i+1}⁻¹(I + N_i Q_i N_iᵀ)L_{i+1}⁻ᵀ.
 
-So the variances of the queries are the diagonals of the Q_i, in O(np²); the dense A C⁻¹ is never
+So the variances of the rows of K⁻¹z are the diagonals of the Q_i, in O(np²); the dense K⁻¹ is never
 formed.
 """
 
@@ -133,7 +132,7 @@ def beyond_last_row(n: int, p: int) -> NDArray[np.bool_]:
 
 
 def padded_band(band: Any, before: int, after: int, rows: int) -> Any:
-    """With columns of zeros before and after, and rows of zeros below."""
+    """Pad an array or a tensor with columns of zeros before and after, and rows of zeros below."""
     if isinstance(band, np.ndarray):
         return np.pad(band, ((0, rows), (before, after)))
     import torch
@@ -142,7 +141,7 @@ def padded_band(band: Any, before: int, after: int, rows: int) -> Any:
 
 
 def stacked_blocks(band: Any) -> Any:
-    """L_i above N_i for each block, shape (m, 2s, s); rows past n are of the identity.
+    """L_i above N_i for each block, shape (m, 2s, s); rows past n are those of the identity.
 
     Row c of a block of columns, widened to 2s + 1 and read off at width 2s, moves c places to the
     right.
@@ -152,9 +151,8 @@ def stacked_blocks(band: Any) -> Any:
     count = -(-n // size)
     wide = padded_band(band, 0, 2 * size + 1 - width, count * size - n)
     wide[n:, 0] = 1.0
-    return (
-        wide.reshape(count, -1)[:, : 2 * size * size].reshape(count, size, 2 * size).swapaxes(1, 2)
-    )
+    blocks = wide.reshape(count, -1)[:, : 2 * size * size]
+    return blocks.reshape(count, size, 2 * size).swapaxes(1, 2)
 
 
 def inverse_row_norms(band: Array) -> Vector:

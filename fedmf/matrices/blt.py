@@ -1,5 +1,6 @@
-"""Buffered linear Toeplitz (BLT) strategy matrices: sums of m exponentials, streamed with m
-vectors.
+"""Buffered linear Toeplitz (BLT) strategy matrices.
+
+Their coefficients are sums of m exponentials, so that m vectors of memory stream them.
 """
 
 from __future__ import annotations
@@ -83,13 +84,11 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         return decays, (vectors.T @ root) ** 2
 
     def streaming_inverse(self) -> StateSpace:
-        """C y = z solved forward with θ and ω themselves: keeps m sums of past outputs, draws no z
-        again.
-        """
+        """C y = z solved forward with θ and ω; it stores m sums and draws no z again."""
         return StateSpace(self.decays, self.weights, self.scale)
 
     def leading(self, rounds: int) -> BufferedToeplitz:
-        """The same θ and ω at the horizon T."""
+        """LTT(c) of these θ and ω at the horizon T."""
         check_leading(rounds, self.rounds)
         return BufferedToeplitz(self.decays, self.weights, rounds)
 

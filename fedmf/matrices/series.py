@@ -1,11 +1,13 @@
-"""Truncated power series, the algebra of lower-triangular Toeplitz (LTT) matrices, and checked
-numbers.
+"""Truncated power series, the algebra of lower-triangular Toeplitz (LTT) matrices.
 
 LTT(c)·LTT(h) = LTT(c·h), the product of the series c(x) and h(x) cut after x^{n−1}; so inverses and
-products of these matrices are reciprocals and products of series.
+products of these matrices are reciprocals and products of series. At the end stand the checks of
+vectors and counts that all strategy matrices share.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,7 +31,11 @@ def fft_size(length: int) -> int:
     >>> fft_size(1000)
     1024
     """
-    return min(factor << max(0, (-(-length // factor) - 1).bit_length()) for factor in (1, 3, 5, 9))
+    sizes: list[int] = []
+    for factor in (1, 3, 5, 9):
+        exponent = max(0, (-(-length // factor) - 1).bit_length())
+        sizes.append(factor << exponent)
+    return min(sizes)
 
 
 def padded(series: Vector, terms: int) -> Vector:
@@ -48,7 +54,9 @@ def trimmed(series: Vector) -> Vector:
     array([1., 0., 2.])
     """
     nonzero = np.flatnonzero(series)
-    return series[: nonzero[-1] + 1] if nonzero.size else series[:1]
+    if not nonzero.size:
+        return series[:1]
+    return series[: nonzero[-1] + 1]
 
 
 def multiply(left: Vector, right: Vector, terms: int) -> Vector:
@@ -57,14 +65,17 @@ def multiply(left: Vector, right: Vector, terms: int) -> Vector:
     >>> multiply(np.array([1.0, 1.0]), np.array([1.0, -1.0]), 4)
     array([ 1.,  0., -1.,  0.])
     """
-    square = left is right
+    is_square = left is right
     left = left[:terms]
     right = right[:terms]
     if left.size * right.size <= DIRECT_PRODUCTS:
         return padded(np.convolve(left, right)[:terms], terms)
     size = fft_size(left.size + right.size - 1)
     spectrum = np.fft.rfft(left, size)
-    spectrum *= spectrum if square else np.fft.rfft(right, size)
+    if is_square:
+        spectrum *= spectrum
+    else:
+        spectrum *= np.fft.rfft(right, size)
     return padded(np.fft.irfft(spectrum, size)[:terms], terms)
 
 
@@ -119,8 +130,9 @@ def next_reciprocal_terms(c: Vector, inverse: Vector, size: int) -> Vector:
 
 
 def _long_reciprocal(c: Vector, terms: int) -> Vector:
-    """The recurrence h_t = −Σ_j c_j h_{t−j}/c_0 in blocks, until |h| stays below 1e-290 for p
-    terms.
+    """The recurrence h_t = −Σ_j c_j h_{t−j}/c_0 in blocks.
+
+    It ends where |h| stays below 1e-290 for p terms.
     """
     from scipy.signal import lfilter
 
@@ -172,10 +184,10 @@ def positive_vector(values: ArrayLike, symbol: str, meaning: str) -> Vector:
 
 
 def column_factors(values: ArrayLike, rounds: int) -> Vector:
-    """s, what columns are divided by.
+    """s, the divisors of the columns.
 
     Raises:
-        ValueError: it is not a vector of n positive numbers.
+        ValueError: s is not a vector of n positive numbers.
     """
     factors = positive_vector(values, "s", "column scale")
     if factors.size != rounds:
@@ -184,27 +196,26 @@ def column_factors(values: ArrayLike, rounds: int) -> Vector:
 
 
 def check_leading(rounds: int, horizon: int) -> None:
-    """Refuse a T outside 1 … n.
+    """Check that T lies in 1 … n.
 
     Raises:
-        ValueError: it is.
+        ValueError: it does not.
     """
     if not 1 <= rounds <= horizon:
         raise ValueError(f"T (leading rounds) must be between 1 and n={horizon}; got {rounds}.")
 
 
 def check_count(value: int, label: str, most: int | None = None) -> int:
-    """A positive integer, at most n where that is given.
+    """Return a positive integer, at most n where that is given.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is none.
     """
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value < 1
-        or (most is not None and value > most)
-    ):
-        where = "of at least 1" if most is None else f"between 1 and n={most}"
-        raise ValueError(f"{label} must be an integer {where}; got {value!r}.")
+    constraint = "of at least 1"
+    largest = math.inf
+    if most is not None:
+        constraint = f"between 1 and n={most}"
+        largest = most
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
+        raise ValueError(f"{label} must be an integer {constraint}; got {value!r}.")
     return value

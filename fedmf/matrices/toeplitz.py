@@ -1,5 +1,6 @@
-"""The family C = LTT(c)·diag(s)⁻¹, in which every question has an answer in O(n log n) or
-O(n·p).
+"""Toeplitz strategy matrices, whose columns may be scaled: C = LTT(c)·diag(s)⁻¹.
+
+In this family every question about C has an answer in O(n log n) or O(n·p).
 """
 
 from __future__ import annotations
@@ -82,9 +83,8 @@ class ScaledToeplitz(Factorization):
     def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float64]:
         """The columns of C with these 0-based indices, shape (n, m)."""
         chosen = np.asarray(indices, dtype=np.int64)
-        shifted = sliding_window_view(
-            np.concatenate([np.zeros(self.rounds), self.strategy_coefs]), self.rounds
-        )
+        longer = np.concatenate([np.zeros(self.rounds), self.strategy_coefs])
+        shifted = sliding_window_view(longer, self.rounds)
         return (shifted[self.rounds - chosen] / self.scale[chosen, None]).T
 
     def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
@@ -108,14 +108,16 @@ class ScaledToeplitz(Factorization):
 
     def toeplitz_column(self) -> Vector | None:
         """c/s where s is constant; None otherwise."""
-        return self.strategy_coefs / self.scale[0] if np.all(self.scale == self.scale[0]) else None
+        if not np.all(self.scale == self.scale[0]):
+            return None
+        return self.strategy_coefs / self.scale[0]
 
     def toeplitz_bound(self) -> tuple[Vector, Vector]:
         """|c| and the running minimum of s."""
         return np.abs(self.strategy_coefs), np.minimum.accumulate(self.scale)
 
     def columns_divided_by(self, factors: Vector) -> ColumnScaled:
-        """The same c and h with the scale multiplied by s."""
+        """C with its scale multiplied by s."""
         return ColumnScaled(self, factors)
 
 
@@ -169,9 +171,7 @@ class ColumnScaled(ScaledToeplitz, kind="column-scaled"):
         return self.base.streaming_inverse().rows_scaled(self.factors)
 
     def leading(self, rounds: int) -> ColumnScaled:
-        """The base's leading block with the same first T scales: norms over the *full* horizon are
-        kept.
-        """
+        """The base's leading block with the first T scales: norms over the full horizon stay."""
         check_leading(rounds, self.rounds)
         base = self.base.leading(rounds)
         assert isinstance(base, ScaledToeplitz)
@@ -221,7 +221,7 @@ class Toeplitz(ScaledToeplitz, kind="toeplitz"):
         return reciprocal(self.coefficients, self.rounds)
 
     def streaming_inverse(self) -> Recurrence:
-        """C y = z solved forward: y_t = (z_t − Σ_j c_j y_{t−j})/c_0; keeps p − 1 past outputs."""
+        """C y = z solved forward: y_t = (z_t − Σ_j c_j y_{t−j})/c_0; it stores p − 1 outputs."""
         c = trimmed(self.coefficients)
         return Recurrence(np.array([1.0 / c[0]]), c[1:] / c[0], self.scale)
 
@@ -262,7 +262,7 @@ class InverseToeplitz(ScaledToeplitz, kind="inverse-toeplitz"):
         return padded(self.coefficients, self.rounds)
 
     def streaming_inverse(self) -> Recurrence:
-        """[C⁻¹z]_t = Σ_j h_j z_{t−j}; keeps nothing, draws q − 1 past z again."""
+        """[C⁻¹z]_t = Σ_j h_j z_{t−j}; it stores nothing and draws q − 1 past z again."""
         return Recurrence(trimmed(self.coefficients), np.zeros(0), self.scale)
 
     def leading(self, rounds: int) -> InverseToeplitz:
