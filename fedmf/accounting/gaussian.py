@@ -262,7 +262,7 @@ def certified_epsilon(sigma: float, delta: float, requested: float | None = None
     """
     epsilon = gaussian_epsilon(sigma, delta)
     agreed = _agreed("ε", epsilon, _by_dp_accounting("get_epsilon_gaussian", sigma, delta))
-    if requested is None or requested >= agreed:
+    if requested is None or not requested < agreed:
         return agreed
     if log_delta_upper(gaussian_mu(sigma), requested) <= math.log(delta):
         return requested

@@ -62,8 +62,9 @@ def double_at_least(exact: Fraction) -> float:
 def least_accepted(accept: Callable[[float], bool]) -> float:
     """The smallest positive double that `accept` (false below, true above) takes.
 
-    It is infinity if `accept` takes none. Bisection of exponents from 1 with doubling steps, and then of doubles: any returned value was
-    accepted, so that the error of a search is on the safe side.
+    It is infinity if `accept` takes none. Bisection of exponents from 1 with doubling steps, and
+    then of doubles: any returned value was accepted, so that the error of a search is on the safe
+    side.
 
     >>> root = least_accepted(lambda x: x * x >= 2)
     >>> root**2 >= 2 > math.nextafter(root, 0) ** 2
