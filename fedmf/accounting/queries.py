@@ -49,7 +49,7 @@ class SumQuery:
 
     @property
     def paired(self) -> bool:
-        """Whether a second moment is released in addition to the sums."""
+        """False: nothing is released in addition to the sums."""
         return False
 
     def check_secret_cohorts(self) -> None:
@@ -143,7 +143,7 @@ class SecondStream:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote."""
+        """Make a stream from its `to_dict`."""
         factorization = factorization_from_dict(dict(values["factorization"]))
         return cls(**{**values, "factorization": factorization})
 

@@ -33,7 +33,7 @@ class SampledCohorts(Cohorts):
     sampler: ClassVar[type[CohortSampler]]
 
     def _separation(self, turns: int, bands: int | None) -> int:
-        """That of the bands, or half of what a cyclic order keeps: room for chance."""
+        """b of the bands, or half of a cyclic order's: room for chance."""
         return bands or max(1, turns // 2)
 
     def probability(self, users: int, contract: Participation) -> float:
