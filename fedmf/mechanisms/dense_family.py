@@ -259,8 +259,7 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
         workload: A.
         objective: the error.
 
-    >>> from fedmf.mechanisms.lower_factor import lower_factor
-    from fedmf.mechanisms.objective import MAX
+    >>> from fedmf.mechanisms.objective import MAX
     >>> d = best_diagonal(prefix(3), MAX).entries  # its scale does not matter
     >>> (d / d[0]).round(3)
     array([1., 1., 1.])
