@@ -21,10 +21,11 @@ from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import GridClients, Part
 from fedmf.flower.identity import NodeIdentity
-from fedmf.flower.inner_rule import InnerRule, base_of, check_inner, with_values
+from fedmf.flower.inner_rule import HANDLED, InnerRule, base_of, check_inner, with_values
 from fedmf.flower.layout import ArrayLayout
 from fedmf.flower.screen import say, say_plan, say_round, warn
 from fedmf.flower.served_users import ServedUsers
+from fedmf.flower.strategy_memory import StrategyMemory
 from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
@@ -86,13 +87,13 @@ class AppClients(GridClients):
         timeout: float | None,
         layout: ArrayLayout,
         inner: FedAvg,
-        train_config: ConfigRecord | None,
+        train_config: ConfigRecord,
     ) -> None:
         super().__init__(session, nodes, grid, timeout)
         self._layout = layout
         self._inner = inner
         self._sent = torch.empty(0)  # the model in the messages of this round
-        self._train_config = train_config or ConfigRecord()
+        self._train_config = train_config
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -235,6 +236,7 @@ class CorrelatedNoise:
         self._run(ArrayLayout(("model",), ((1,),), ("float32",), {}))
         self.run_dir = _run_directory(run_dir, self.identity.resumable)
         self._session: Session | None = None
+        self._is_restored = False  # whether the strategy is as after the last committed round
 
     def _run(self, layout: ArrayLayout) -> Run:
         task = FlowerAppTask(layout, self.identity.user_list, self.identity.words)
@@ -277,7 +279,10 @@ class CorrelatedNoise:
             num_rounds: number of rounds of the whole run; default: the planned number.
             timeout: seconds to wait for the replies of a round; default: the round timeout of the
                 run.
-            train_config: the configuration that the strategy sends to clients.
+            train_config: the configuration that the strategy sends to clients, and may change. If
+                a run is continued, it is restored as it was after the last committed round, and so
+                are attributes of the strategy; entries with other values than at the start of the
+                run keep these.
             evaluate_config: not used, because clients are not asked to evaluate.
             evaluate_fn: called with the number of a round and its released model; returns metrics
                 for the result and `RoundRecord.metrics`. They are recorded, so the result of a run
@@ -294,6 +299,9 @@ class CorrelatedNoise:
             Exception: any error of ``on_round``; the same call continues the run.
         """
         session, layout = self._open_session(initial_arrays)
+        if train_config is None:
+            train_config = ConfigRecord()
+        self._remember(session, train_config)
         clients = AppClients(
             session, self.identity, grid, timeout, layout, self.inner, train_config
         )
@@ -333,8 +341,32 @@ class CorrelatedNoise:
 
         loop = TrainingLoop(session, clients, after_round, evaluate if evaluate_fn else None)
         loop.run(num_rounds)
+        self._is_restored = True
         result.arrays = clients.arrays
         return result
+
+    def _remember(self, session: Session, train_config: ConfigRecord) -> None:
+        """Commit the memory of the strategy with each round; restore it if the run is continued.
+
+        After a call of ``start`` that failed it is restored too, since a round may have begun.
+        """
+        memory = self._memory
+        session.server.program_state = memory.to_commit
+        is_another = train_config is not memory.config
+        if is_another:
+            memory.use_config(train_config)
+        if is_another or not self._is_restored:
+            memory.restore_config(session.server.program)
+        lost = list[str]()
+        if not self._is_restored:
+            lost = memory.restore_attributes(session.server.program)
+        self._is_restored = False
+        if lost:
+            names = ", ".join(f"{type(self.inner).__name__}.{name}" for name in lost)
+            warn(
+                f"{names} changed in earlier rounds and cannot be restored: keep what must last in"
+                " numbers, strings, Booleans, lists, dicts or NumPy arrays"
+            )
 
     def _open_session(self, initial_arrays: ArrayRecord) -> tuple[Session, ArrayLayout]:
         """Plan the run and create its directory, or open the existing one."""
@@ -343,6 +375,8 @@ class CorrelatedNoise:
             self.run_dir = _run_directory(self.run_dir, self.identity.resumable)
             self._session = session_of(self.run_dir, self._run(layout), layout.flat(initial_arrays))
             self._layout = layout
+            handled = HANDLED if self._optimizer is None else ()
+            self._memory = StrategyMemory(self.inner, handled)
         return self._session, self._layout
 
 

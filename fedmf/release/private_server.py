@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,12 +32,14 @@ class ServerState:
         parameters: θ_t, shape (d,).
         optimizer: state of the update rule.
         statistics: state of each statistic, by name.
+        program: values that the program around the server keeps with each commit.
     """
 
     t: int
     parameters: Tensor
     optimizer: Mapping[str, Tensor]
     statistics: Mapping[str, Mapping[str, Any]]
+    program: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,8 @@ class PrivateServer:
         sums: how the updates of the next round are clipped, to ζ_t, and summed.
         lost: rounds lost in an interruption: they were released after the last checkpoint. Their
             rows of noise are never used again.
+        program_state: called after each step; its values, which `pack` must be able to write, are
+            committed with the round, and `program` has them again after `restore`.
 
     Guarantees:
         With a secret key each process draws the rows it releases with a key of its own, from random
@@ -117,6 +121,7 @@ class PrivateServer:
         self.ledger = ledger
         self.device = torch.device(device)
         self.lost = range(0)
+        self.program_state: Callable[[], Mapping[str, Any]] = dict
         self._optimizer = optimizer
         self._checkpoint_every = checkpoint_every
         self._kept = kept
@@ -188,6 +193,7 @@ class PrivateServer:
                 name: value.to(self.device) for name, value in checkpoint["optimizer"].items()
             },
             statistics={each.name: noise[each.name]["state"] for each in self._statistics},
+            program=checkpoint.get("program", {}),
         )
 
     @property
@@ -214,6 +220,11 @@ class PrivateServer:
     def statistics(self) -> Mapping[str, Mapping[str, Any]]:
         """The state of each statistic, by name."""
         return self._state.statistics
+
+    @property
+    def program(self) -> Mapping[str, Any]:
+        """The values of `program_state` in the last state; empty before the first round."""
+        return self._state.program
 
     @property
     def clip_norm(self) -> float:
@@ -313,7 +324,7 @@ class PrivateServer:
             )
             for each in self.plan.statistics
         }
-        return ServerState(t + 1, parameters, optimizer, statistics)
+        return ServerState(t + 1, parameters, optimizer, statistics, self.program_state())
 
     def _commit(self, after: ServerState, users: Sequence[str], integers: Sequence[Tensor]) -> None:
         """Make the round final, with a checkpoint where one is due; then keep its integers."""
@@ -346,6 +357,8 @@ class PrivateServer:
             }
             noise[each.name] = kept
         saved = {"parameters": state.parameters, "optimizer": dict(state.optimizer), "noise": noise}
+        if state.program:
+            saved["program"] = dict(state.program)
         if self._kept is not None:
             saved["released"] = list(integers)
         return pack(saved)
