@@ -23,7 +23,7 @@ from fedmf.flower.clients import GridClients, Part
 from fedmf.flower.identity import NodeIdentity
 from fedmf.flower.inner_rule import HANDLED, InnerRule, base_of, check_inner, with_values
 from fedmf.flower.layout import ArrayLayout
-from fedmf.flower.screen import say, say_plan, say_round, warn
+from fedmf.flower.screen import say, say_plan, say_round, warn, without_client_errors
 from fedmf.flower.served_users import ServedUsers
 from fedmf.flower.strategy_memory import StrategyMemory
 from fedmf.matrices.factorization import Factorization
@@ -340,7 +340,8 @@ class CorrelatedNoise:
             return stop
 
         loop = TrainingLoop(session, clients, after_round, evaluate if evaluate_fn else None)
-        loop.run(num_rounds)
+        with without_client_errors():
+            loop.run(num_rounds)
         self._is_restored = True
         result.arrays = clients.arrays
         return result

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from fedmf.training import UserFailure
 
 if TYPE_CHECKING:
     from fedmf.runs.session import Session
+
+
+_NOT_FINITE: Final = "update holds NaN or infinity"
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class Reply:
         node: who sent it; None if nothing travelled.
         origin: rows are models, and what counts is row − origin, shape (d,); None if rows are
             updates.
+        fault: an error without text that clients chose, which logs may show.
     """
 
     users: tuple[str, ...]
@@ -127,6 +131,7 @@ class Reply:
     failures: Sequence[UserFailure] = ()
     node: int | None = None
     origin: Tensor | None = None
+    fault: str = ""
 
     def add_to(self, total: ClippedSum) -> list[UserFailure]:
         """Add it to a sum, in which each of the users is counted; every row is clipped again.
@@ -142,7 +147,12 @@ class Reply:
             return [UserFailure("", "reply", f"{where}no user is asked for this reply")]
         zeros = self._zeros(total)
         said = list(self.failures) if len(zeros) < len(self.users) else []
-        return [UserFailure(user, "reply", where + why) for user, why in zeros.items()] + said
+        return [
+            UserFailure(user, "reply", where + why, self._fault(why)) for user, why in zeros.items()
+        ] + said
+
+    def _fault(self, reason: str) -> str:
+        return reason if reason == _NOT_FINITE else self.fault
 
     def _zeros(self, total: ClippedSum) -> dict[str, str]:
         reason = self.payload
@@ -155,7 +165,7 @@ class Reply:
                     raise ValueError(f"reply must hold {len(self.users)} rows; got {len(reason)}")
                 finite = total.add_updates(reason, self.origin).tolist()
                 lost = (user for user, good in zip(self.users, finite, strict=True) if not good)
-                return dict.fromkeys(lost, "update holds NaN or infinity")
+                return dict.fromkeys(lost, _NOT_FINITE)
             except ValueError as error:
                 reason = str(error)
         total.add_nothing(len(self.users))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,8 +23,8 @@ from fedmf.runs.run import Execution, Run
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.session import Session
 from fedmf.training import LocalTrainer, checked_sum
+from fedmf.training.user_failures import described
 
-_log = logging.getLogger("fedmf")
 #: Most bytes of the rows of a message with more than one user.
 _MOST_ROW_BYTES: Final = 2**28
 
@@ -112,9 +111,7 @@ class InProcessClients(Clients):
         except UnsoundSumError:  # a mistake of fedmf: nothing may be released
             raise
         except Exception as error:  # whatever a stranger's task may do
-            line = f"{type(error).__name__}: {error}"
-            _log.error("local code failed: %s", line, exc_info=error)
-            return Reply(request.users, line)
+            return Reply(request.users, described(error), fault="training failed")
 
 
 def check_users_here(session: Session) -> None:

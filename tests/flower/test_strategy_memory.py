@@ -46,7 +46,7 @@ class Halving(FedAvg):
         config["lr"] = config["lr"] / 2
         config["rounds"] = self.rounds
         self.seen[server_round] = [config["lr"]]
-        self.sizes = self.sizes + [1, len(self.seen)]
+        self.sizes = self.sizes + np.array([1, len(self.seen)])
         config["sizes"] = self.sizes.tolist()
         next(self.opaque)
         return super().configure_train(server_round, arrays, config, grid)

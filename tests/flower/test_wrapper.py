@@ -244,6 +244,12 @@ def _changed(change: Callable[[np.ndarray], np.ndarray]) -> Form:
     )
 
 
+def _with_more(arrays: dict[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord(
+        {name: Array(array) for name, array in {**arrays, "secret": np.ones(1)}.items()}
+    )
+
+
 #: What clients often send, and words of the line about it if it cannot be used.
 FORMS: dict[str, tuple[Form, str]] = {
     "float64": (_changed(np.float64), ""),
@@ -252,8 +258,9 @@ FORMS: dict[str, tuple[Form, str]] = {
     "a list": (lambda arrays: ArrayRecord(list(arrays.values())), ""),
     "transposed": (_changed(np.transpose), "of shape (4, 3)"),
     "a short list": (lambda arrays: ArrayRecord([*arrays.values()][:1]), "no array 'body.weight'"),
-    "other names": (_renamed(str.upper), "no array 'body.weight'"),
-    "integers": (_changed(np.int32), "int32"),
+    "other names": (_renamed("secret {}".format), "no array 'body.weight'"),
+    "another array": (_with_more, "The model has ['body.weight', 'body.bias', 'head']"),
+    "integers": (_changed(np.int32), "must be float32 or float64 of shape (4, 3)"),
 }
 
 
@@ -295,6 +302,8 @@ def test_common_forms_of_replies_are_taken_or_named(
     (line,) = caplog.messages
     assert line.startswith(f"round 1: {COHORT} of {COHORT} contributions could not be used")
     assert reason in line
+    assert "secret " not in line
+    assert "int32" not in line
     assert told == [0] * COHORT + [1] * COHORT * (ROUNDS - 1)
 
 
