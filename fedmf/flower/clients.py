@@ -29,7 +29,7 @@ from fedmf.flower.messages import (
     request_content,
 )
 from fedmf.flower.pulling import pull_until
-from fedmf.flower.screen import say_plan, without_client_errors
+from fedmf.flower.screen import say, say_plan, without_client_errors
 from fedmf.flower.served_users import ServedUsers
 from fedmf.runs.loop import Clients, OnRound, Reply, TrainingLoop
 from fedmf.runs.session import Session
@@ -248,4 +248,7 @@ def run_on_grid(
         nodes = Population(session.user_list, _log.warning, node_keys)
     say_plan(session)
     with without_client_errors():
-        TrainingLoop(session, OwnClients(session, nodes, grid), on_round).run()
+        stopped = TrainingLoop(session, OwnClients(session, nodes, grid), on_round).run()
+    if stopped:
+        server = session.server
+        say(f"on_round ended the run after round {server.t} of {server.horizon}")

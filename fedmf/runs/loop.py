@@ -100,14 +100,14 @@ class RunResult:
         parameters: the released model, shape (d,), in the order of the module's parameters.
         metrics: by released rounds.
         statement: of its privacy.
-        stopped: whether a callback ended it.
+        stopped: the callback that ended it, "on_round"; empty if none did.
     """
 
     path: Path
     parameters: Tensor
     metrics: Mapping[int, Mapping[str, Any]]
     statement: PrivacyStatement
-    stopped: bool = False
+    stopped: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -221,6 +221,11 @@ def simulate(
             )
             print(f"Stopped: {done}. {path} is kept; the same call continues it.", file=sys.stderr)
             raise
+        by = ""
+        if stopped:
+            by = "on_round"
+            done = f"round {session.server.t} of {session.server.horizon}"
+            print(f"Stopped: {by} ended the run after {done}.", file=sys.stderr)
         session.draw()
         parameters = session.server.parameters.detach().clone()
-        return RunResult(Path(path), parameters, session.metrics, session.statement(), stopped)
+        return RunResult(Path(path), parameters, session.metrics, session.statement(), by)
