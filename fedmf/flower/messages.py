@@ -218,7 +218,9 @@ def require_no_error(reply: Message) -> None:
         RejectedReply: with the text of the error, which only the operator may see.
     """
     if reply.has_error():
-        reason = ascii(str(reply.error.reason)[:_MOST_ERROR_CHARACTERS])
+        reason = ascii(" ".join(str(reply.error.reason)[-5000:].split()))
+        if len(reason) > _MOST_ERROR_CHARACTERS:  # a traceback has its error at the end
+            reason = f"{reason[:100]} … {reason[100 - _MOST_ERROR_CHARACTERS :]}"
         raise RejectedReply(f"client error {reply.error.code}: {reason}", "client apps failed")
 
 
