@@ -91,7 +91,10 @@ def test_clients_are_told_what_messages_would_tell_and_the_bits_are_the_same(
         assert mine.parameters is not None
         assert theirs.parameters is not None
         assert np.array_equal(mine.parameters.numpy(), theirs.parameters.numpy())
-    counts = {name: [(r.t, r.asked, r.present) for r in rows] for name, rows in reports.items()}
+    counts = {
+        name: [(r.round_index, r.cohort_size, r.present) for r in rows]
+        for name, rows in reports.items()
+    }
     assert counts["here"] == counts["grid"]
 
 
@@ -113,7 +116,8 @@ def test_code_that_fails_outside_a_users_training_makes_zeros_and_never_ends_the
         run_in_process(session, seeing(reports.append))
         assert session.server.t == 6
     assert [len(report.failures) for report in reports] == [0, 6, 0, 0, 0, 0]
-    assert {failure.reason for failure in reports[1].failures} == {"RuntimeError: no memory"}
+    for failure in reports[1].failures:
+        assert failure.reason.startswith("RuntimeError: no memory")
     assert reports[1].present == 6
 
 
@@ -178,12 +182,14 @@ def dies(owner: Any, name: str, when: Callable[..., bool], after: bool = False) 
 
 #: Where a process dies, by what it has done of its round.
 STEPS: dict[str, Callable[[], None]] = {
-    "asked": lambda: dies(
+    "requested": lambda: dies(
         TrainingLoop, "cohort", lambda _, round_index: round_index == DYING - 1, after=True
     ),
     "released": lambda: dies(Session, "note_failures", lambda _, t, *__: t + 1 == DYING),
-    "kept": lambda: dies(TrainingLoop, "_tell", lambda self, _: self.session.server.t == DYING),
-    "told": lambda: dies(
+    "recorded": lambda: dies(
+        TrainingLoop, "_report_round", lambda self, _: self.session.server.t == DYING
+    ),
+    "reported": lambda: dies(
         TrainingLoop, "release", lambda _, round_index, __: round_index == DYING - 1, after=True
     ),
 }
