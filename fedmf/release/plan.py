@@ -21,7 +21,7 @@ from fedmf.accounting.gaussian import (
     gaussian_epsilon,
 )
 from fedmf.accounting.integer_noise import ideal_budget
-from fedmf.accounting.queries import SecondStream, SumQuery, release_of
+from fedmf.accounting.queries import SecondStream, SumQuery, query_of
 from fedmf.errors import LedgerError
 from fedmf.matrices.factorization import BuiltMechanism, factorization_from_dict
 from fedmf.matrices.sensitivity import Sensitivity
@@ -187,7 +187,7 @@ class Plan:
     @property
     def release(self) -> SumQuery:
         """The query whose sensitivity counts: the sums, or the pair of streams."""
-        return release_of(
+        return query_of(
             self.mechanism.factorization,
             self.second,
             self.clip_norm,

@@ -18,10 +18,10 @@ from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.factorization import BuiltMechanism, Factorization, factorization_from_dict
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
-from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.objective import RMSE, Objective, query_variances
 from fedmf.mechanisms.registry import accepted_parameters, build, optional_parameters
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.moments import (
     MomentMechanism,
     RunningMoments,

@@ -16,8 +16,8 @@ from fedmf.clipping.row_features import NEAR, integer_features
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import bisr, cgd, identity
+from fedmf.mechanisms.workload import prefix
 from fedmf.moments.methods import METHODS, jme
 from fedmf.moments.moment_stream import MomentStream
 from fedmf.noise.key import NoiseKey
