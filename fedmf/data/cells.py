@@ -224,6 +224,28 @@ def ids(column: Any, place: str = "column") -> Any:
     return arrow.array(canonical, arrow.large_string()).take(encoded.indices)
 
 
+def require_exact(column: Any, user_ids: Iterable[str], place: str) -> None:
+    """Reject a column of floats that cannot hold an id of a public user list.
+
+    Args:
+        column: user ids of rows.
+        user_ids: ids on the user list.
+        place: name of the column in messages.
+
+    Raises:
+        ValueError: the type is floating, and an id is an integer that it does not hold exactly.
+    """
+    kind = _plain(column).type
+    if not types.is_floating(kind):
+        return
+    for name in user_ids:
+        if name.lstrip("-").isdecimal() and abs(int(name[:40])) >= _EXACT[kind.bit_width]:
+            raise ValueError(
+                f"{place} must hold user ids, as strings or integers; got {kind}, which does not"
+                f" hold the id {name} of the user list exactly. Write ids as integers or as text."
+            )
+
+
 def is_list(kind: Any) -> bool:
     """Return whether cells of an Arrow type are lists."""
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)

@@ -26,6 +26,7 @@ from fedmf.data.cells import (
     numbers,
     places,
     require_canonical,
+    require_exact,
     require_once,
     types,
 )
@@ -191,6 +192,8 @@ class Dataset(ABC):
         test_labels = _labels(test_y, names, count, bool(vocabulary))
         ids_of_rows = _ids(users, "users")
         user_ids = _listed(user_list, ids_of_rows)
+        if not isinstance(users, Tensor):
+            require_exact(column_of(users), user_ids, "users")
         owned = partition_by_owner(places(ids_of_rows, user_ids), np.arange(len(user_ids)))
         usable = torch.from_numpy(readable(test_x, test_labels, count))
         if test_owner != "training users":

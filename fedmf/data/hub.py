@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as arrow
+import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from fedmf.data.cells import numbers
@@ -69,11 +70,11 @@ class Hub(Table):
                 )
         has_tests = "test" in splits and not self.text_column
         people = self.listed_users(self.holds_out_users and not has_tests)
-        names = self._class_names(train)
+        names = self._class_names(splits, "train")
         words = self._label_words(names, names)
         test_words = None
         if has_tests:
-            test_words = self._label_words(names, self._class_names(splits["test"]))
+            test_words = self._label_words(names, self._class_names(splits, "test"))
         rows = self.read(self._columns(train, words))
         if not has_tests:
             return self.dataset_of(rows, people)
@@ -118,12 +119,30 @@ class Hub(Table):
                 columns[self.label_column[0]] = _as_words(columns[self.label_column[0]], words)
             yield RowBatch(len(rows), columns)
 
-    def _class_names(self, split: Any) -> list[str] | None:
-        """Return the names that a split gives to the numbers of its label column, if it does."""
+    def _class_names(self, splits: Any, split: str) -> list[str] | None:
+        """Return the names that a split gives to the numbers of its label column, if it does.
+
+        Files that were not written together may number the same names in another order. The
+        library reads all of them by the names of the first one, so each is asked for its own.
+
+        Raises:
+            ValueError: two files of the split differ.
+        """
         if not self.label_column:
             return None
-        column = split.features.get(self.label_column[0])
-        return getattr(column, "names", None)
+        (name,) = self.label_column
+        names = getattr(splits[split].features.get(name), "names", None)
+        if names is None:
+            return None
+        of_files = [features[name].names for features in _features_of_files(self.path, split, name)]
+        for other in of_files:
+            if other != of_files[0]:
+                raise ValueError(
+                    f"label_column {name!r} must have the same class names in all files of the"
+                    f" split {split!r}; got {_listed(of_files[0])} and {_listed(other)}."
+                )
+            names = other
+        return names
 
     def _label_words(
         self, names: list[str] | None, own_names: list[str] | None
@@ -163,6 +182,29 @@ class Hub(Table):
             if value is not None and value.shape == self.shape:
                 examples[row] = value.ravel()
         return examples
+
+
+def _features_of_files(path: str, split: str, column: str) -> list[Any]:
+    """Return the features that the local Parquet files of a split declare with class names.
+
+    Args:
+        path: the data set.
+        split: name of the split.
+        column: the column with class names.
+    """
+    import datasets
+
+    if not Path(path).is_dir() or (Path(path) / "dataset_dict.json").is_file():
+        return []
+    files = datasets.load_dataset_builder(path).config.data_files or {}
+    declared: list[Any] = []
+    for file in files.get(split, ()):
+        if not str(file).endswith(".parquet"):
+            continue
+        features = datasets.Features.from_arrow_schema(parquet.read_schema(file))
+        if hasattr(features.get(column), "names"):
+            declared.append(features)
+    return declared
 
 
 def _as_words(column: Any, words: Sequence[str]) -> Any:

@@ -29,7 +29,9 @@ from fedmf.data.cells import (
     matrix_of,
     places,
     read_user_list,
+    require_exact,
     texts,
+    types,
 )
 from fedmf.data.dataset import Dataset, InMemoryDataset, NumberedUsers, TestOwner, readable
 from fedmf.data.dataset_options import PublicInput, SpreadOptions, in_words
@@ -453,7 +455,9 @@ class Table(SpreadOptions):
         columns: dict[str, str] = {}
         count = 0
         for batch in batches:
-            columns = columns or self._types(batch.columns)
+            if not columns:
+                columns = self._types(batch.columns)
+                self._check_ids(batch.columns)
             measured = self._features(batch.columns)
             labels.append(self._labels(batch.columns, batch.rows))
             parts.append(self._faults(batch, measured, labels[-1]))
@@ -476,6 +480,18 @@ class Table(SpreadOptions):
         for mask in faults.values():
             good &= ~mask
         return Rows(x, y, arrow.chunked_array(users) if users else None, good, faults, columns)
+
+    def _check_ids(self, columns: Mapping[str, Any]) -> None:
+        """Reject ids of a floating type that does not hold those on the user list.
+
+        Raises:
+            ValueError: an id of the list is too large for the type.
+        """
+        if self.user_list and self.user_column in columns:
+            column = columns[self.user_column]
+            if types.is_floating(column.type):
+                listed = read_user_list(Path(self.user_list).expanduser(), self.user_column)
+                require_exact(column, listed, f"column {self.user_column!r}")
 
     def _types(self, columns: Mapping[str, Any]) -> dict[str, str]:
         """Return the type of each column: as declared in the schema, else as it is stored."""

@@ -92,6 +92,7 @@ class Position:
         nameless: rows with a user column and no user id in it, which took a step as invalid rows.
         unreadable: in how many other zeroed rows the cell of each column is missing or cannot be
             read.
+        malformed: how many lines that are not rows took a step, by reason.
     """
 
     step: int = 0
@@ -108,6 +109,7 @@ class Position:
     within_b: int = 0
     nameless: int = 0
     unreadable: Mapping[str, int] = field(default_factory=dict)
+    malformed: Mapping[str, int] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
         """What only the operator may see."""
@@ -117,6 +119,7 @@ class Position:
             "rows": self.row,
             "steps": self.step,
             **{n: getattr(self, n) for n in names},
+            **self.malformed,
         } | columns
 
 

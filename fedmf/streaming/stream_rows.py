@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -76,6 +76,7 @@ class RowBlock:
             columns.
         nameless: indices of the rows with an empty cell of the user; not of rows without cells, as
             whether a line is a row is private.
+        malformed: why some lines are not rows, by index: for the operator's counts.
     """
 
     values: NDArray[np.float64]
@@ -83,6 +84,7 @@ class RowBlock:
     measured: Array
     labels: Sequence[tuple[str, ...]] = ()
     nameless: frozenset[int] = frozenset()
+    malformed: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -377,7 +379,8 @@ def batch_block(
         cells = {
             name: cells_of(columns[name], f"column {name!r}") for name in declared_cells(settings)
         }
-        return replace(encoded(cells, users, faults, settings), nameless=nameless)
+        block = encoded(cells, users, faults, settings)
+        return replace(block, nameless=nameless, malformed=batch.faults)
     if layout.array is not None:
         values = lists_of_numbers(
             columns[layout.array], layout.dimension, f"column {layout.array!r}"
@@ -386,7 +389,8 @@ def batch_block(
         of = [numbers(columns[name], f"column {name!r}") for name in layout.columns]
         values = np.column_stack([np.zeros((batch.rows, 0)), *of])
     told = [map(label_of, cells_of(columns[name], f"column {name!r}")) for name in layout.labels]
-    return _unscaled(values, users, faults, list(zip(*told, strict=True)), nameless)
+    block = _unscaled(values, users, faults, list(zip(*told, strict=True)), nameless)
+    return replace(block, malformed=batch.faults)
 
 
 def array_layout(name: str, dimension: int, settings: Settings) -> Layout:

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.clipping.clipped_rows import clip_factors
-from fedmf.data.cells import ids
-from fedmf.data.table_reader import InputError, open_table
+from fedmf.data.cells import ids, types
+from fedmf.data.table_reader import InputError, ParquetTable, open_table
 from fedmf.errors import LedgerError
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
@@ -198,6 +198,7 @@ class StreamRun:
                         clipped=self.ahead.clipped + int(long[rows].sum()),
                         zeroed=self.ahead.zeroed + len(zeroed),
                         unreadable=self._unreadable(block, zeroed),
+                        malformed=self._malformed(block, zeroed),
                     )
                 if self.plan.every == 1 or self.waiting == self.plan.every or self.done:
                     self._release()
@@ -283,13 +284,23 @@ class StreamRun:
         """`Position.unreadable` with the zeroed rows of a block."""
         before = self.ahead.unreadable
         users = block.users
-        rows = [i for i in zeroed if users is None or users[i] is not None]
+        whole = [i for i in zeroed if i not in block.malformed]
+        rows = [i for i in whole if users is None or users[i] is not None]
         found = np.isnan(block.measured[rows]).sum(axis=0).tolist()
         encoding = self.plan.settings.encoding
         columns = self.plan.layout.columns if encoding is None else encoding.owners
         return {
             name: before.get(name, 0) + count for name, count in zip(columns, found, strict=True)
         }
+
+    def _malformed(self, block: RowBlock, zeroed: Sequence[int]) -> Mapping[str, int]:
+        """`Position.malformed` with the zeroed rows of a block."""
+        counts = dict(self.ahead.malformed)
+        for i in zeroed:
+            reason = block.malformed.get(i)
+            if reason is not None:
+                counts[reason] = counts.get(reason, 0) + 1
+        return counts
 
     def _admit(self, block: RowBlock, at: int) -> tuple[list[int], int]:
         """(rows from a place on that take a step, where the block was left), up to the next release
@@ -439,6 +450,7 @@ def open_run(
         if fresh:
             open_output(output, True, raw)
             rows = kept.enter_context(open_reader(source, settings, file_format))
+            _require_exact_ids(source, settings, file_format)
             rounds = settings.rounds or _counted(source, settings, file_format)
             state = kept.enter_context(_begun(directory, settings, rows.layout, rounds, remembered))
         else:
@@ -532,6 +544,37 @@ def _continued(directory: Path, settings: Settings) -> StreamState:
                 " same settings, or another --state-dir for another stream."
             )
     return state
+
+
+def _require_exact_ids(source: Path | None, settings: Settings, file_format: str | None) -> None:
+    """Reject a Parquet file with ids as floats of which most are too large to be told apart.
+
+    Ids alone decide. Each of these rows would take its step as a zero vector.
+
+    Raises:
+        InputError: less than half of the floats are exact ids.
+    """
+    user = settings.user_column
+    if source is None or user is None:
+        return
+    with open_table(source, file_format) as table:
+        if not isinstance(table, ParquetTable):
+            return
+        kind = table.schema.field(user).type
+        if not types.is_floating(kind):
+            return
+        table.select([user])
+        exact = 0
+        given = 0
+        while (batch := table.read(1 << 16)) is not None:
+            given += batch.rows - batch.columns[user].null_count
+            exact += batch.rows - ids(batch.columns[user], f"column {user!r}").null_count
+    if 2 * exact < given:
+        raise InputError(
+            f"column {user!r} must hold user ids, as strings or integers; got {kind}, of which"
+            f" {given - exact:,} of {given:,} have lost their last digits. Write them as integers"
+            " or as text."
+        )
 
 
 def _counted(source: Path | None, settings: Settings, file_format: str | None) -> int:
