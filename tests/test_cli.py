@@ -121,7 +121,7 @@ def test_a_run_shows_its_plan_a_table_of_rounds_and_the_guarantee_first(
         r"Model: test loss [\d.]+, test accuracy [\d.]+ % after 12 of 12 rounds\.", model
     )
     assert following.startswith("Next: fedmf account ")
-    assert secret == "Keep secret: noise.key, ledger.sqlite*, failures.jsonl."
+    assert secret == "Keep secret: noise.key, ledger.sqlite*, failures.jsonl, operator.json."
     config = write_config(tmp_path / "run.toml", private=False)
     assert run(["simulate", str(config), "--out", str(tmp_path / "none"), "--full"]) == 0
     assert "No privacy" in capsys.readouterr().out

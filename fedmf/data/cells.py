@@ -246,6 +246,36 @@ def require_exact(column: Any, user_ids: Iterable[str], place: str) -> None:
             )
 
 
+def require_mostly_exact(column: Any, place: str) -> None:
+    """Reject a column of floats of which most are too large to be ids; ids alone decide.
+
+    Raises:
+        ValueError: less than half of the floats are exact ids.
+    """
+    kind = _plain(column).type
+    if not types.is_floating(kind):
+        return
+    given = len(column) - column.null_count
+    exact = len(column) - ids(column, place).null_count
+    if 2 * exact < given:
+        raise ValueError(
+            f"{place} must hold user ids, as strings or integers; got {kind}, of which"
+            f" {given - exact:,} of {given:,} have lost their last digits. Write ids as integers or"
+            " as text."
+        )
+
+
+def require_numbers(column: Any, place: str) -> None:
+    """Reject a column of a type that holds no numbers.
+
+    Raises:
+        ValueError: a column of Booleans, times or lists.
+    """
+    kind = column.type
+    if types.is_boolean(kind) or types.is_temporal(kind) or types.is_nested(kind):
+        raise ValueError(f"{place} must hold numbers; got {kind}.")
+
+
 def is_list(kind: Any) -> bool:
     """Return whether cells of an Arrow type are lists."""
     return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
@@ -285,7 +315,7 @@ def canonical_id(text: str) -> str:
     Returns:
         A fixed point of this function. It is "" for an integer of 2⁵³ or more that is written as a
         float, which has lost digits, for a text with U+FFFD, which stands for bytes that are not
-        UTF-8, and for one with NUL, which no ledger can hold.
+        UTF-8, for one with NUL, which no ledger can hold, and for NaN as JSON writes it.
 
     >>> written = ("49176123450.0", "4.917612345e+10", " ann ", "007", "1e+300")
     >>> [canonical_id(text) for text in written]
@@ -296,6 +326,8 @@ def canonical_id(text: str) -> str:
     if "\ufffd" in text or "\0" in text:
         return ""
     text = text.strip()
+    if text == "NaN":
+        return ""
     if "." not in text and "+" not in text:
         return text
     point_zero = _POINT_ZERO.fullmatch(text)

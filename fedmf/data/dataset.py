@@ -283,6 +283,8 @@ class Dataset(ABC):
             names = _all_features([name for name in columns if name not in (user, *labels)])
         else:
             names = list(features)
+        if not names:
+            raise ValueError("features must be one or more columns of numbers; got none.")
         users = _columns(frame, [user], "frame")[user]
         x, y = _examples_of_frame(frame, names, labels, "frame")
         empty = np.array(names)[np.isnan(x).all(axis=0)]

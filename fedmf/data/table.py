@@ -30,6 +30,7 @@ from fedmf.data.cells import (
     places,
     read_user_list,
     require_exact,
+    require_numbers,
     texts,
     types,
 )
@@ -37,7 +38,7 @@ from fedmf.data.dataset import Dataset, InMemoryDataset, NumberedUsers, TestOwne
 from fedmf.data.dataset_options import PublicInput, SpreadOptions, in_words
 from fedmf.data.partitions import Partition, hold_out, hold_out_of_each_user, partition_by_owner
 from fedmf.data.row_counts import RowCounts, check_public_tests, counted
-from fedmf.data.schema import Category, Encoded, Schema, User
+from fedmf.data.schema import Category, Encoded, Number, Schema, User
 from fedmf.data.schema_file import read_schema
 from fedmf.data.table_reader import JsonLinesTable, RowBatch, open_table, table_files
 from fedmf.data.tokens import Vocabulary, evenly, next_tokens, padded, public_vocabulary
@@ -599,6 +600,9 @@ class Table(SpreadOptions):
         if self.declared is None:
             return matrix_of(columns, names)
         encoding = self.declared.encoding(names)
+        for name, column in zip(names, encoding.columns, strict=True):
+            if isinstance(column, Number):
+                require_numbers(columns[name], f"column {name!r}")
         measured = encoding.measure([columns[name] for name in names])
         z, _ = encoding.encode(measured)
         return np.where(np.isnan(measured), np.nan, z)

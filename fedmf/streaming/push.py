@@ -15,7 +15,7 @@ from typing import Any, Final, Self, final
 import numpy as np
 
 from fedmf.data import Schema, canonical_id
-from fedmf.data.cells import ids, types
+from fedmf.data.cells import ids, require_mostly_exact, types
 from fedmf.data.table_reader import RowBatch, shown_names
 from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.statements.statement import PrivacyStatement
@@ -441,6 +441,8 @@ class _Form:
             kind = table.schema.field(name).type
             if not (types.is_integer(kind) or types.is_floating(kind)):
                 raise ValueError(f"column {name!r} must hold numbers; got {kind}. {_FREE}")
+        if named:
+            require_mostly_exact(table.column(users), f"column {users!r}")
         told = ids(table.column(users), f"column {users!r}").to_pylist() if named else users
         told = told if schema is not None and named else [_required_user(user) for user in told]
         batch = RowBatch(table.num_rows, {name: table.column(name) for name in self._names})

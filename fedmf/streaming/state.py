@@ -115,6 +115,8 @@ class Position:
         """What only the operator may see."""
         names = ("clipped", "zeroed", "beyond_k", "within_b")
         columns = {f"unreadable {name}": count for name, count in self.unreadable.items() if count}
+        if self.nameless:
+            columns["without a user id"] = self.nameless
         return {
             "rows": self.row,
             "steps": self.step,

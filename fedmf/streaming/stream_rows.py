@@ -15,7 +15,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.data.cells import cells_of, ids, is_list, list_lengths, lists_of_numbers, numbers
+from fedmf.data.cells import (
+    cells_of,
+    ids,
+    is_list,
+    list_lengths,
+    lists_of_numbers,
+    numbers,
+    require_numbers,
+)
+from fedmf.data.schema import Number
 from fedmf.data.table_reader import (
     InputError,
     JsonLinesTable,
@@ -98,7 +107,8 @@ class RowBlock:
         """Some of the rows, without labels."""
         users = None if self.users is None else [self.users[i] for i in indices]
         rows = list(indices)
-        return RowBlock(self.values[rows], users, self.measured[rows])
+        nameless = frozenset(place for place, i in enumerate(rows) if i in self.nameless)
+        return RowBlock(self.values[rows], users, self.measured[rows], nameless=nameless)
 
 
 def declared_cells(settings: Settings) -> tuple[str, ...]:
@@ -376,6 +386,9 @@ def batch_block(
     )
     faults |= nameless
     if settings.encoding is not None:
+        for name, column in zip(settings.encoding.names, settings.encoding.columns, strict=True):
+            if isinstance(column, Number):
+                require_numbers(columns[name], f"column {name!r}")
         cells = {
             name: cells_of(columns[name], f"column {name!r}") for name in declared_cells(settings)
         }

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.clipping.clipped_rows import clip_factors
-from fedmf.data.cells import ids, types
-from fedmf.data.table_reader import InputError, ParquetTable, open_table
+from fedmf.data.cells import ids, require_mostly_exact
+from fedmf.data.table_reader import InputError, JsonLinesTable, ParquetTable, open_table
 from fedmf.errors import LedgerError
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
@@ -450,7 +450,7 @@ def open_run(
         if fresh:
             open_output(output, True, raw)
             rows = kept.enter_context(open_reader(source, settings, file_format))
-            _require_exact_ids(source, settings, file_format)
+            _require_ids(source, settings, file_format)
             rounds = settings.rounds or _counted(source, settings, file_format)
             state = kept.enter_context(_begun(directory, settings, rows.layout, rounds, remembered))
         else:
@@ -546,35 +546,32 @@ def _continued(directory: Path, settings: Settings) -> StreamState:
     return state
 
 
-def _require_exact_ids(source: Path | None, settings: Settings, file_format: str | None) -> None:
-    """Reject a Parquet file with ids as floats of which most are too large to be told apart.
+def _require_ids(source: Path | None, settings: Settings, file_format: str | None) -> None:
+    """Reject a file without ids, or with ids of which most are floats too large to be told apart.
 
     Ids alone decide. Each of these rows would take its step as a zero vector.
 
     Raises:
-        InputError: less than half of the floats are exact ids.
+        InputError: JSON lines without an id, or a column of Parquet with inexact floats.
     """
     user = settings.user_column
     if source is None or user is None:
         return
+    place = f"column {user!r}"
     with open_table(source, file_format) as table:
-        if not isinstance(table, ParquetTable):
-            return
-        kind = table.schema.field(user).type
-        if not types.is_floating(kind):
-            return
+        if not isinstance(table, ParquetTable | JsonLinesTable):
+            return  # the header of CSV has shown the column
         table.select([user])
-        exact = 0
-        given = 0
+        named = False
         while (batch := table.read(1 << 16)) is not None:
-            given += batch.rows - batch.columns[user].null_count
-            exact += batch.rows - ids(batch.columns[user], f"column {user!r}").null_count
-    if 2 * exact < given:
-        raise InputError(
-            f"column {user!r} must hold user ids, as strings or integers; got {kind}, of which"
-            f" {given - exact:,} of {given:,} have lost their last digits. Write them as integers"
-            " or as text."
-        )
+            column = batch.columns[user]
+            named = named or column.null_count < batch.rows
+            try:
+                require_mostly_exact(column, place)
+            except ValueError as error:
+                raise InputError(str(error)) from None
+    if not named:
+        raise InputError(f"{place} must hold user ids; got none in any row of {source}.")
 
 
 def _counted(source: Path | None, settings: Settings, file_format: str | None) -> int:

@@ -28,7 +28,7 @@ COMPOSED = ["Zoé", "José", "Noël"]
 DECOMPOSED = [unicodedata.normalize("NFD", name) for name in COMPOSED]
 
 SAME = {
-    "1234567": (1234567, 1234567.0, "1234567", "1234567.0", b" 1234567\n", Decimal("1234567.00")),
+    "1234567": (1234567, 1234567.0, "1234567", "1234567.0", " 1234567\n", Decimal("1234567.00")),
     str(ELEVEN): (
         ELEVEN,
         float(ELEVEN),
@@ -39,8 +39,8 @@ SAME = {
     ),
     "0": (0, -0.0, "0.", "0e+0"),
     "-5": (-5, -5.0, "-5.0"),
-    "Jos\u00e9": ("Jose\u0301", " Jos\u00e9", "\ufeffJos\u00e9\r", "Jose\u0301".encode()),
-    "007": ("007", "007.0", b"007 "),
+    "Jos\u00e9": ("Jose\u0301", " Jos\u00e9", "\ufeffJos\u00e9\r"),
+    "007": ("007", "007.0", "007 "),
     "12e5": ("12e5",),
     "1.5": (1.5, "1.5", np.float32(1.5)),
 }
@@ -78,13 +78,14 @@ def test_what_no_record_can_hold_names_nobody() -> None:
 
 
 def test_dictionaries_chunks_and_what_is_no_id() -> None:
-    column = pa.array(["Zoé", DECOMPOSED[0], None, "", b"\xff"], pa.binary())
-    assert texts_of_ids(column.dictionary_encode(), "who") == ["Zoé", "Zoé", None, None, None]
+    column = pa.array(["Zoé", DECOMPOSED[0], None, ""])
+    assert texts_of_ids(column.dictionary_encode(), "who") == ["Zoé", "Zoé", None, None]
     categories = pa.array(pd.Series([7.0, np.nan, 7.0]).astype("category"))
     assert texts_of_ids(pa.chunked_array([categories, categories]), "who") == 2 * ["7", None, "7"]
     assert texts_of_ids(pa.nulls(2), "who") == [None, None]
     assert texts_of_ids(pa.chunked_array([], pa.string()), "who") == []
-    for wrong in (pa.array([True]), pa.array([[1]]), pa.array([pd.Timestamp("2026-01-01")])):
+    times = pa.array([pd.Timestamp("2026-01-01")])
+    for wrong in (pa.array([True]), pa.array([[1]]), times, pa.array([b"ann"])):
         with pytest.raises(
             ValueError, match="column 'who' must hold user ids, as strings or integers"
         ):
