@@ -139,4 +139,7 @@ def _show_result(session: Session, view: RunProgress, full: bool) -> None:
     typer.echo(
         f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}"
     )
-    typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}, {OPERATOR}.")
+    secrets = ["noise.key", "ledger.sqlite*", FAILURES]
+    if (path / OPERATOR).exists():
+        secrets.append(OPERATOR)
+    typer.echo(f"Keep secret: {', '.join(secrets)}.")

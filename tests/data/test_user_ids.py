@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import unicodedata
 from decimal import Decimal
 from pathlib import Path
@@ -13,8 +14,10 @@ import pyarrow as pa
 import pytest
 from support.streams import BUDGET, run_once
 
-from fedmf.data import canonical_id
+from fedmf import PrivateStream
+from fedmf.data import Dataset, canonical_id
 from fedmf.data.cells import ids
+from fedmf.errors import ParticipationViolation
 from fedmf.streaming.settings import Settings
 
 ELEVEN = 49176123450
@@ -92,6 +95,46 @@ def test_dictionaries_chunks_and_what_is_no_id() -> None:
             texts_of_ids(wrong, "column 'who'")
 
 
+#: Spellings of "a b" that no reader can tell apart.
+UNSEEN = [
+    "\u200ba b", "a\u200c b", "a \u200db", "a b\u2060", "\ufeffa b", "a\u00ad b", "\u200ea b\u200f",
+    "\u202aa b\u202c", "\u2066a b\u2069", "a\u00a0b", "\u3000a\u2009b\u202f", "a b\ufe0f",
+    "a b\U000e0100", "a\u034f b", "a\tb", "a b\x01", "a\u2800b",
+]  # fmt: skip
+
+
+def persons(reader: str, names: list[str], folder: Path) -> int:
+    """Return how many people a reader takes these ids for."""
+    frame = pd.DataFrame({"who": names, "x": 0.1, "y": 1.0})
+    if reader == "frame":
+        data = Dataset.from_frame(frame, user="who", label="y", user_list="from-data")
+        return data.users
+    settings = {**BUDGET, "rounds": 99}
+    if reader == "push":
+        with PrivateStream(folder / "pushed", columns=["x"], **settings) as stream:
+            for name in names:
+                with contextlib.suppress(ParticipationViolation):
+                    stream.push([0.1], name)
+            return stream.t
+    path = folder / f"rows.{reader}"
+    if reader == "csv":
+        frame.to_csv(path, index=False)
+    elif reader == "jsonl":
+        frame.to_json(path, orient="records", lines=True, force_ascii=False)
+    else:
+        frame.to_parquet(path, index=False)
+    asked = Settings(**settings, user_column="who", columns=("x",))
+    return run_once(folder, asked, path)["counts"]["steps"]
+
+
+@pytest.mark.parametrize("reader", ["csv", "jsonl", "parquet", "push", "frame"])
+def test_characters_that_cannot_be_seen_make_nobody_a_second_person(
+    tmp_path: Path, reader: str
+) -> None:
+    assert {canonical_id(name) for name in UNSEEN} == {"a b"}
+    assert persons(reader, [*UNSEEN, "a b"], tmp_path) == 1
+
+
 @pytest.mark.parametrize(("ending", "first"), [("parquet", 1234567), ("csv", ELEVEN)])
 def test_five_people_take_five_steps_in_two_parts(tmp_path: Path, ending: str, first: int) -> None:
     """In the second part a missing id made pandas write all as floats."""
@@ -104,3 +147,15 @@ def test_five_people_take_five_steps_in_two_parts(tmp_path: Path, ending: str, f
     run_once(tmp_path, settings, tmp_path / f"a.{ending}")
     counts = run_once(tmp_path, settings, tmp_path / f"b.{ending}", first_row=6)["counts"]
     assert (counts["steps"], counts["beyond_k"], counts["zeroed"]) == (6, 5, 1)  # one row nobody's
+
+
+def test_ids_that_most_floats_have_lost_are_refused_before_a_step(tmp_path: Path) -> None:
+    people = [2.0**60 + 2.0**10 * i for i in range(5)]
+    pd.DataFrame({"who": people, "x": 0.1}).to_parquet(tmp_path / "rows.parquet", index=False)
+    settings = Settings(**{**BUDGET, "rounds": 5, "user_column": "who", "columns": ("x",)})
+    with pytest.raises(ValueError, match="got double, of which 5 of 5 have lost their last digits"):
+        run_once(tmp_path, settings, tmp_path / "rows.parquet")
+    assert not (tmp_path / "state").exists()
+    listed = {"user_list": [str(int(person)) for person in people], "classes": None}
+    with pytest.raises(ValueError, match="double, which does not hold the id 115292150460684"):
+        Dataset.from_arrays(np.zeros((5, 1)), np.zeros(5), np.array(people), **listed)
