@@ -237,7 +237,7 @@ def test_the_operator_is_told_which_rows_do_not_count(
     spoilt = ["u1,many,no", "u2,1,no,more", "u3,1,No", "u4,2,yes,,"]
     (tmp_path / "rows.csv").write_text("\n".join(["who,x,y", *lines, *spoilt]))
     assert run(["simulate", "run.toml", "--dry-run"]) == 0
-    left_out = "1 (x: not a finite number), 1 (more fields than the header), 1 (y: none of the"
+    left_out = "1 (more fields than the header), 1 (x: not a finite number), 1 (y: none of the"
     shown = capsys.readouterr().out
     assert re.search(r"rows  +104, of which users train on \d+\n", shown)
     assert re.search(rf"rows left out  +{re.escape(left_out)}", shown)
