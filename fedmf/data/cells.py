@@ -315,7 +315,7 @@ def canonical_id(text: str) -> str:
     Returns:
         A fixed point of this function. It is "" for an integer of 2⁵³ or more that is written as a
         float, which has lost digits, for a text with U+FFFD, which stands for bytes that are not
-        UTF-8, for one with NUL, which no ledger can hold, and for NaN as JSON writes it.
+        UTF-8, and for one with NUL, which no ledger can hold.
 
     >>> written = ("49176123450.0", "4.917612345e+10", " ann ", "007", "1e+300")
     >>> [canonical_id(text) for text in written]
@@ -326,8 +326,6 @@ def canonical_id(text: str) -> str:
     if "\ufffd" in text or "\0" in text:
         return ""
     text = text.strip()
-    if text == "NaN":
-        return ""
     if "." not in text and "+" not in text:
         return text
     point_zero = _POINT_ZERO.fullmatch(text)

@@ -361,11 +361,20 @@ class JsonLinesTable(_LineReader):
 
 
 def _json(line: str) -> object:
-    """Return the value of a line of JSON, numbers as they are written; None if it is invalid."""
+    """Return the value of a line of JSON, numbers as they are written; None if it is invalid.
+
+    A NaN without quotes, as Python writes what is missing, is null.
+    """
     try:
-        return json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
+        return json.loads(line, parse_float=str, parse_int=str, parse_constant=_constant)
     except (ValueError, RecursionError):
         return None
+
+
+def _constant(name: str) -> str | None:
+    if name == "NaN":
+        return None
+    return name
 
 
 def _text(cell: object) -> str | None:
