@@ -42,11 +42,18 @@ from own_modules import TOKENS, Own, data, of_numbers, own_modules, owns, texts
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure
 from fedmf.errors import ConfigError
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification, interference, preflight
+from fedmf.training import (
+    LocalSGD,
+    LocalTrainer,
+    Task,
+    classification,
+    interference,
+    preflight,
+)
 from fedmf.training.agreement import uneven_products
-from fedmf.training.compiled import NotAChain, engine, plan_of, steps
+from fedmf.training.compiled import NotAChain, engine, program_of, steps
 from fedmf.training.engines import LoopEngine, OwnRows, VmapEngine
-from fedmf.training.interference import HOSTILE, hostile_users, integers
+from fedmf.training.interference import HOSTILE, clipped_integers, hostile_users
 from fedmf.training.local import trainer_on
 
 LOCAL = LocalSGD(batch_size=2, learning_rate=0.05, momentum=0.5)
@@ -118,20 +125,20 @@ def cell(task: Task, path: Any, kind: str, neighbours: int) -> bool:
     """
     made = hostile_users(task, 3, {f"{kind} {i}": KINDS[kind] for i in range(neighbours)})
     trainer = LocalTrainer(made, LOCAL, path=path, threads=1)
-    alone, failed = integers(trainer, made, ["A"])
+    alone, failed = clipped_integers(trainer, made, ["A"])
     others = list(made.dataset.user_ids[1:])
-    hostile, _ = integers(trainer, made, others)
-    again = [integers(trainer, made, ["A"])[0]]
-    again += [
-        integers(trainer, made, users)[0] - hostile for users in ([*others, "A"], ["A", *others])
-    ]
+    hostile, _ = clipped_integers(trainer, made, others)
+    again = [clipped_integers(trainer, made, ["A"])[0]]
+    for users in ([*others, "A"], ["A", *others]):
+        together, _ = clipped_integers(trainer, made, users)
+        again.append(together - hostile)
     return bool(alone.any()) and not failed and all(torch.equal(alone, other) for other in again)
 
 
 def is_compiled(task: Task) -> bool:
     """Whether compiled steps train a task."""
     with suppress(NotAChain):
-        return plan_of(task, LOCAL) is not None
+        return program_of(task, LOCAL) is not None
     return False
 
 
@@ -161,9 +168,9 @@ def faults() -> Iterator[tuple[str, bool]]:
         uncleared.Examples = steps.Examples
         uncleared.SIGNATURE = steps.SIGNATURE
         with patch.object(engine, "steps", uncleared):
-            engine.program.cache_clear()
+            engine.compiled_training.cache_clear()
             yield "arena not cleared", bool(interference(trainer_on("compiled"), network, LOCAL))
-        engine.program.cache_clear()
+        engine.compiled_training.cache_clear()
     task = dict(texts())["words"]
     assert isinstance(task.structure.features, TensorStructure)
     wider = replace(task.structure.features, bound=TOKENS + 1)
@@ -244,7 +251,7 @@ def places(task: Task, batch: int, unchecked: bool) -> tuple[str, list[int]]:
     origin = made.model.initial()
     size = (made.dataset.users - 1) // 2
     (alone,) = trainer.updates(origin, ["A"], 0)
-    before, _ = integers(trainer, made, ["A"])
+    before, _ = clipped_integers(trainer, made, ["A"])
     others = list[int]()
     for place in range(size):
         ahead = [f"before {user}" for user in range(place)]
@@ -254,9 +261,9 @@ def places(task: Task, batch: int, unchecked: bool) -> tuple[str, list[int]]:
         )
         if not torch.equal(amid[-1 if place % 2 else place], alone):
             others.append(place)
-    after, _ = integers(trainer, made, ["A"])
-    together, _ = integers(trainer, made, ["before 0", "before 1", "before 2", "A"])
-    without, _ = integers(trainer, made, ["before 0", "before 1", "before 2"])
+    after, _ = clipped_integers(trainer, made, ["A"])
+    together, _ = clipped_integers(trainer, made, ["before 0", "before 1", "before 2", "A"])
+    without, _ = clipped_integers(trainer, made, ["before 0", "before 1", "before 2"])
     if not (alone.any() and torch.equal(before, after) and torch.equal(together - without, before)):
         others.append(-1)
     return trainer.path, others

@@ -89,7 +89,8 @@ class Together(LoadScopeScheduling):
 
     def __init__(self, config: pytest.Config, log: object) -> None:
         super().__init__(config, log)  # type: ignore[arg-type]
-        command = [sys.executable, "-c", "from fedmf.training.compiled import program; program()"]
+        code = "from fedmf.training import compiled; compiled.compiled_training()"
+        command = [sys.executable, "-c", code]
         whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
         self._code = subprocess.Popen(command, cwd=config.rootpath) if whole else None
 

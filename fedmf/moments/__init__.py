@@ -1,14 +1,14 @@
-"""Private moments of a stream: Joint Moment Estimation of mean and covariance, and its
-baselines.
+"""Private moments of a stream: Joint Moment Estimation of mean and covariance, and baselines.
+
+`METHODS` has the noise levels of each method, `MomentStream` releases moments step by step, and
+`PrivateGaussian` makes densities of them.
 """
 
 from fedmf.matrices.second_moment import (
-    SECOND_MOMENTS,
     BlockEnergies,
     DiagonalMoment,
     FullMatrix,
     SecondMoment,
-    second_moment_named,
 )
 from fedmf.moments.density import GaussianEstimate, PrivateGaussian, describe, shrunk_covariances
 from fedmf.moments.methods import (
@@ -18,6 +18,7 @@ from fedmf.moments.methods import (
     jme,
 )
 from fedmf.moments.moment_stream import MomentStream, NoisyMomentSums, RunningMoments
+from fedmf.moments.named_moments import SECOND_MOMENTS, second_moment_named
 from fedmf.moments.noisy_moments import NoisyMoments
 from fedmf.moments.ratio import fieller
 from fedmf.moments.weights import AIMS, Goal, best_pair, weight_for

@@ -28,7 +28,7 @@ def lines_for_operator(reader: Reader, settings: Settings) -> Iterator[str]:
     reasons: Counter[str] = Counter()
     while (block := reader.read(_ROWS)) is not None:
         rows += len(block)
-        invalid += len(block.faults)
+        invalid += int(block.invalid.sum())
         reasons.update(_reasons(block, reader.layout.columns, settings))
         users.update(user for user in block.users or () if user is not None)
     yield "For the operator only, not to be published:"

@@ -1,4 +1,8 @@
-"""Tasks, and local training of cohorts."""
+"""Tasks, and local training of the users of a cohort.
+
+A `Task` has data, model, loss and metrics; `preflight` tries it on made-up users. A `LocalTrainer`
+trains users by `LocalSGD` and adds up their clipped updates.
+"""
 
 from fedmf.training.interference import interference
 from fedmf.training.local import LocalTrainer
@@ -7,7 +11,13 @@ from fedmf.training.losses import cross_entropy
 from fedmf.training.metrics import AUC, Metric
 from fedmf.training.preflight import preflight
 from fedmf.training.task import Task
-from fedmf.training.task_kinds import classification, multi_label, next_token, regression, tagging
+from fedmf.training.task_kinds import (
+    classification,
+    multi_label,
+    next_token,
+    regression,
+    tagging,
+)
 from fedmf.training.trainer import checked_sum, seconds_of_training
 from fedmf.training.user_failures import UserFailure, example_counts
 

@@ -1,5 +1,4 @@
-"""Whether engines that are faster than a loop have its updates, with the same bits at each place of
-a group.
+"""Checks that a faster engine has the updates of a loop, with the same bits at each place.
 
 Users of a group are computed together, and a user's place must not show in its bits. Matrix
 products may round differently where a matrix does not begin on a cache line, and functions of
@@ -11,8 +10,6 @@ touch. The functions here try on this machine, with the model and batch size of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Final
@@ -21,20 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping.workers import single_threaded_products
 from fedmf.training.batches import StepRows, widths_of
 from fedmf.training.engines import (
     Engine,
     LoopEngine,
     VmapEngine,
-    full_precision,
     made_up_group,
+    training_conditions,
     tried_batch,
 )
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.rng import kept_generators
 from fedmf.training.task import Task
-from fedmf.training.user_failures import Group, silent
+from fedmf.training.user_failures import Group
+from fedmf.training.workers import single_threaded_products
 
 #: Largest difference from automatic differentiation, as a share of an update's norm: it is some
 #: 10⁻⁶, 10⁻⁴ for models that magnify rounding, and more where a number falls on ReLU's other side.
@@ -60,8 +56,10 @@ _EXAMPLES: Final = 4
 
 @cache
 def uneven_products() -> str:
-    """Why equal pairs of matrices have unequal products in one batch in this process; empty if none
-    do.
+    """Multiply equal pairs of matrices in one batch.
+
+    Returns:
+        Why their products are unequal in this process; empty if they are equal.
     """
     generator = torch.Generator().manual_seed(0)
     with single_threaded_products():
@@ -77,15 +75,16 @@ def uneven_products() -> str:
 
 
 def uneven_places(task: Task, local: LocalSGD) -> str:
-    """Train a group of copies of a made-up user for each width of a step: all must have the same
-    bits.
+    """Train a group of copies of a made-up user for each width of a step.
+
+    All copies must have the same bits.
 
     Returns:
         The fault, as the end of a sentence; empty if there is none.
     """
     engine = VmapEngine(task, local)
     origin = task.model.initial()
-    with _as_in_a_run(task):
+    with training_conditions(task.device):
         for width in widths_of(tried_batch(local)):
             models = engine.train(origin, _copies(task, width, engine.size))
             if not _equal_rows(models):
@@ -97,8 +96,7 @@ def uneven_places(task: Task, local: LocalSGD) -> str:
 
 
 def mixed_examples(task: Task, local: LocalSGD) -> str:
-    """Train a group of users twice, with other padding: a model that mixes a user's examples shows
-    it.
+    """Train a group of users twice with different padding, which shows mixed examples.
 
     Steps of a group are filled with examples of weight zero, which add exact zeros to a gradient.
 
@@ -112,22 +110,25 @@ def mixed_examples(task: Task, local: LocalSGD) -> str:
     other = replace(group.steps, rows=np.where(weights > 0, rows, rows.size - 1 - rows))
     engine = VmapEngine(task, local)
     engine.expect(len(group))
-    with _as_in_a_run(task):
+    with training_conditions(task.device):
         update = engine.train(origin, group) - origin
         difference = engine.train(origin, replace(group, steps=other)) - origin - update
-    most = _ROUNDING_ON_GPU * float(update.norm()) if task.device.type == "cuda" else 0.0
-    if float(difference.norm()) <= most:
+    allowed = 0.0
+    if task.device.type == "cuda":
+        allowed = _ROUNDING_ON_GPU * float(update.norm())
+    if float(difference.norm()) <= allowed:
         return ""
     return "the model mixes a user's examples, so that padding changes updates"
 
 
-def disagreement(make: type[Engine], task: Task, local: LocalSGD) -> str:
-    """How updates of made-up users, with unequal numbers of examples, differ from automatic
-    differentiation.
+def disagreement(engine_class: type[Engine], task: Task, local: LocalSGD) -> str:
+    """Compare an engine's updates with those of automatic differentiation.
+
+    Made-up users with unequal numbers of examples are trained.
 
     Args:
-        make: the engine.
-        task: model, loss and structure of examples; its users are not looked at.
+        engine_class: the class of the engine.
+        task: model, loss and structure of examples; its users' examples are not read.
         local: local SGD with the run's batch size.
 
     Returns:
@@ -135,35 +136,19 @@ def disagreement(make: type[Engine], task: Task, local: LocalSGD) -> str:
     """
     group = made_up_group(task, max(2, tried_batch(local)))
     origin = task.model.initial().to(task.device)
-    engine = make(task, local)
+    engine = engine_class(task, local)
     engine.expect(len(group))
-    with _as_in_a_run(task):
+    with training_conditions(task.device):
         expected = LoopEngine(task, local).train(origin, group) - origin
         error = torch.linalg.vector_norm(engine.train(origin, group) - origin - expected, dim=1)
-    most = _TOLERANCE * torch.linalg.vector_norm(expected, dim=1)
-    return (
-        ""
-        if bool((error <= most).all())
-        else "updates are other ones than by automatic differentiation"
-    )
-
-
-@contextmanager
-def _as_in_a_run(task: Task) -> Iterator[None]:
-    """Kernels within are those of a run, and global random generators stay where they are."""
-    with (
-        silent(),
-        kept_generators(task.device),
-        full_precision(task.device),
-        single_threaded_products(),
-    ):
-        yield
+    allowed = _TOLERANCE * torch.linalg.vector_norm(expected, dim=1)
+    if bool((error <= allowed).all()):
+        return ""
+    return "updates differ from those of automatic differentiation"
 
 
 def _copies(task: Task, width: int, users: int) -> Group:
-    """A group of so many users with the same examples; where steps are narrow, they take
-    several.
-    """
+    """A group of ``users`` users with the same examples, in several steps if these are narrow."""
     steps = max(1, _EXAMPLES // width)
     group = made_up_group(task, max(2, steps * width), users=1)
     rows = np.arange(steps * width).reshape(steps, 1, width).repeat(users, axis=1)

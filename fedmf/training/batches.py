@@ -1,12 +1,14 @@
-"""From users to rectangular batches: which users are trained together, and on which examples at
-each step.
+"""Rectangular batches from the examples of users.
+
+Users of one width are trained together: this module forms such groups, and lays out which examples
+each user takes at each step, in an order of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +17,7 @@ from fedmf.noise.jit import compiled
 
 
 def user_orders(seed: int, t: int, user_id: str, examples: int, epochs: int) -> NDArray[np.int64]:
-    """The orders in which a user takes its examples in round t; the same wherever the user is
-    trained.
+    """The orders in which a user takes its examples in round t, wherever it is trained.
 
     Args:
         seed: public seed of the run.
@@ -65,7 +66,7 @@ def shuffle(state, orders):
 
 @dataclass(frozen=True, order=True)
 class Shape:
-    """What decides the shapes of one user's local training.
+    """The size of one user's local training, or of a group's.
 
     Args:
         width: examples in a step, padding included.
@@ -77,7 +78,7 @@ class Shape:
 
 
 def shape_of(examples: int, batch_size: int, epochs: int) -> Shape:
-    """A user's shape follows from the number of its examples alone, never from other users.
+    """The shape of a user's training, from the number of its examples alone.
 
     A user with fewer examples than a batch is padded to the next power of 2, so that there are few
     widths.
@@ -92,7 +93,8 @@ def widths_of(batch_size: int) -> list[int]:
     >>> widths_of(10)
     [1, 2, 4, 8, 10]
     """
-    return sorted({min(batch_size, 1 << power) for power in range(batch_size.bit_length() + 1)})
+    powers = 1 << np.arange(batch_size.bit_length() + 1)
+    return np.unique(np.minimum(batch_size, powers)).tolist()
 
 
 def groups_of(
@@ -102,37 +104,31 @@ def groups_of(
     most: int,
     multiple: int = 1,
 ) -> Iterator[tuple[Shape, NDArray[np.int64]]]:
-    """Users that are trained together: of one width and similar numbers of steps.
+    """Form groups of users of one width and similar numbers of steps.
 
     Args:
         sizes: examples of each user.
         batch_size: examples in a full step.
         epochs: passes over the examples.
-        most: users in a group at most.
-        multiple: the number of groups of one width is a multiple of this, if there are users
-            enough.
+        most: most users in a group.
+        multiple: the number of groups of one width is a multiple of this, if there are enough
+            users.
 
     Yields:
         The width of the group with the largest number of steps in it, and the users' positions in
         ``sizes``, those with most steps first. Groups with much work come first.
     """
-    shapes = {size: shape_of(int(size), batch_size, epochs) for size in np.unique(sizes)}
-    by_width: dict[int, list[tuple[int, int]]] = {}
-    for position, size in enumerate(sizes):
-        shape = shapes[size]
-        by_width.setdefault(shape.width, []).append((-shape.steps, position))
-    for width in sorted(by_width, reverse=True):
-        members = sorted(by_width[width])
+    different, of_user = np.unique(sizes, return_inverse=True)
+    shapes = [astuple(shape_of(int(size), batch_size, epochs)) for size in different]
+    widths, steps = np.array(shapes, dtype=np.int64).reshape(-1, 2)[of_user].T
+    for width in np.unique(widths)[::-1]:
+        members = np.flatnonzero(widths == width)
+        members = members[np.argsort(-steps[members], kind="stable")]
         for part in even_parts(members, most, multiple):
-            yield (
-                Shape(width, -part[0][0]),
-                np.array([position for _, position in part], dtype=np.int64),
-            )
+            yield Shape(int(width), int(steps[part[0]])), part
 
 
-def even_parts(
-    members: list[tuple[int, int]], most: int, multiple: int
-) -> Iterator[list[tuple[int, int]]]:
+def even_parts(members: NDArray[np.int64], most: int, multiple: int) -> Iterator[NDArray[np.int64]]:
     """Consecutive parts of at most ``most`` members, of equal length up to one."""
     parts = min(-(-len(members) // (most * multiple)) * multiple, len(members))
     for i in range(parts):
@@ -163,7 +159,7 @@ def step_rows(
     users', one after the other.
 
     Args:
-        seeds: of the users' shuffling, see `fedmf.training.batches`.
+        seeds: of the users' shuffling (`user_seed`).
         sizes: examples of each user, those with most steps first.
         batch_size: examples in a full step.
         epochs: passes over the examples.

@@ -1,4 +1,8 @@
-"""Local training by torch: one user after another, or users in groups of a fixed size."""
+"""Engines: they train the users of a group from the same parameters.
+
+`LoopEngine` trains one user after another by automatic differentiation, `VmapEngine` groups of a
+fixed size by torch.func; `compiled` has a third one. `local` chooses among them.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.rng import kept_generators, seed_draws, torch_states
 from fedmf.training.task import Task
 from fedmf.training.user_failures import Group, pass_interrupt, silent
+from fedmf.training.workers import single_threaded_products
 
 #: Numbers in a cache line.
 _LINE: Final = 16
@@ -32,7 +37,7 @@ _LINE: Final = 16
 class Engine(ABC):
     """Trains the users of a group from the same parameters.
 
-    An engine belongs to one thread and has a copy of the module.
+    An engine belongs to one thread; it has its own copy of the module.
 
     Args:
         task: model, loss and structure of examples.
@@ -52,13 +57,13 @@ class Engine(ABC):
         """The users' models after local training from θ_t (``origin``), shape (users, d)."""
 
     def expect(self, users: int) -> None:
-        """Be told how many users a round asks, which is public, before the first of its groups."""
+        """Prepare for a round of ``users`` users, a public number, before its first group."""
         del users
 
     def _move(
         self, models: Tensor, origin: Tensor, velocity: Tensor | None, gradient: Tensor
     ) -> None:
-        """One step, in place, on tensors of one user or of several."""
+        """Take one step, in place, with tensors of one user or of several."""
         if velocity is None:
             models.add_(gradient, alpha=-self._local.learning_rate)
             return
@@ -68,18 +73,19 @@ class Engine(ABC):
         models.add_(velocity, alpha=-self._local.learning_rate)
 
     def _micro_batches(self, width: int) -> Iterator[slice]:
-        """Parts of a batch of which each is one pass."""
-        most = self._local.micro_batch or width
-        return (slice(first, first + most) for first in range(0, width, most))
+        """The parts of a batch, each of which is one pass."""
+        size = self._local.micro_batch or width
+        for first in range(0, width, size):
+            yield slice(first, first + size)
 
 
 class LoopEngine(Engine):
-    """One user after another by automatic differentiation, without padding: any module at all.
+    """Trains one user after another by automatic differentiation, without padding.
 
-    The parameters of the module's copy are views of one vector, their gradients of another; each
-    user begins with θ_t in the one, zeros in the other, the buffers of the given module, and
-    torch's generator at a seed of the user's own, so that a module may draw random numbers, as
-    dropout does.
+    Any module can be trained so. The parameters of the module's copy are views of one vector, their
+    gradients of another. Each user begins with θ_t in the one, zeros in the other, the buffers of
+    the given module, and torch's generator at a seed of the user's own, so that a module may draw
+    random numbers, as dropout does.
     """
 
     def __init__(self, task: Task, local: LocalSGD) -> None:
@@ -87,11 +93,7 @@ class LoopEngine(Engine):
         module = self._model.module
         frozen: dict[int, Any] = {id(p): p for p in module.parameters() if not p.requires_grad}
         self._module = copy.deepcopy(module, frozen)
-        self._buffers = [
-            (mine, buffers)
-            for mine, theirs in zip(self._module.modules(), module.modules(), strict=True)
-            if (buffers := dict(theirs.named_buffers(recurse=False)))
-        ]
+        self._buffers = _buffers_to_restore(self._module, module)
         model = FlatModel(self._module)
         self._flat = torch.empty(model.dimension, device=task.device)
         self._gradient = torch.empty_like(self._flat)
@@ -102,7 +104,7 @@ class LoopEngine(Engine):
             parameter.grad = slopes[name]
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
-        """See `Engine.train`."""
+        """The users' models after local training from θ_t (``origin``), shape (users, d)."""
         models = origin.repeat(len(group), 1)
         for u in range(len(group)):
             if u not in group.absent:
@@ -110,43 +112,64 @@ class LoopEngine(Engine):
         return models
 
     def _train(self, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
-        flat = self._flat
-        gradient = self._gradient
         steps = group.steps
-        seed_draws(int(group.seeds[u]), flat.device)
-        velocity = None if self._local.plain else torch.zeros_like(flat)
+        seed_draws(int(group.seeds[u]), self._flat.device)
+        velocity = None
+        if not self._local.plain:
+            velocity = torch.zeros_like(self._flat)
         with torch.no_grad():
-            flat.copy_(origin)
-            for part, buffers in self._buffers:
-                part._buffers.update({name: buffer.clone() for name, buffer in buffers.items()})
+            self._flat.copy_(origin)
+            self._restore_buffers()
         for s in range(int((steps.active > u).sum())):
             real = steps.weights[s, u] > 0
             rows = steps.rows[s, u][real]
             weights = steps.weights[s, u][real]
-            gradient.zero_()
+            self._gradient.zero_()
             for part in self._micro_batches(rows.size):
                 self._add_gradient(group, rows[part], weights[part])
             with torch.no_grad():
-                self._move(flat, origin, velocity, gradient)
-        into.copy_(flat)
+                self._move(self._flat, origin, velocity, self._gradient)
+        into.copy_(self._flat)
+
+    def _restore_buffers(self) -> None:
+        for part, buffers in self._buffers:
+            for name, buffer in buffers.items():
+                part._buffers[name] = buffer.clone()
 
     def _add_gradient(
         self, group: Group, rows: NDArray[np.int64], weights: NDArray[np.float32]
     ) -> None:
-        features, labels = group.taken(torch.from_numpy(rows).to(self._flat.device))
+        features, labels = group.examples(torch.from_numpy(rows).to(self._flat.device))
         with torch.enable_grad():
-            outputs = (
-                self._module(features) if isinstance(features, Tensor) else self._module(**features)
-            )
-            losses = self._loss(outputs, labels)
+            losses = self._loss(outputs_of(self._module, features), labels)
             (losses * torch.from_numpy(weights).to(losses.device)).sum().backward()
 
 
-class VmapEngine(Engine):
-    """Users in groups by torch.func; a group of fewer is filled up with copies of its first user.
+def _buffers_to_restore(
+    module: nn.Module, original: nn.Module
+) -> list[tuple[nn.Module, dict[str, Tensor]]]:
+    """The parts of a module that have buffers, each with those of the original."""
+    parts: list[tuple[nn.Module, dict[str, Tensor]]] = []
+    for part, original_part in zip(module.modules(), original.modules(), strict=True):
+        buffers = dict(original_part.named_buffers(recurse=False))
+        if buffers:
+            parts.append((part, buffers))
+    return parts
 
-    Batched kernels may round differently for another number of users: here it is always the same,
-    or on a GPU a function of how many users the round asks.
+
+def outputs_of(module: nn.Module, features: Features) -> Tensor:
+    """Call a module with features, which are one tensor or several by name."""
+    if isinstance(features, Tensor):
+        return module(features)
+    return module(**features)
+
+
+class VmapEngine(Engine):
+    """Trains users in groups by torch.func.
+
+    Batched kernels may round differently for another number of users. Here it is always the same,
+    or on a GPU a function of how many users a round has: a smaller group is filled up with copies
+    of its first user.
 
     Args:
         task: model, loss and structure of examples.
@@ -155,33 +178,41 @@ class VmapEngine(Engine):
 
     def __init__(self, task: Task, local: LocalSGD) -> None:
         super().__init__(task, local)
-        self._model, most = self._model.copied(), users_at_once(task, local)
-        self.size = self._most = most if most > 1 else _TOGETHER
+        self._model = task.model.copied()
+        self._largest = users_at_once(task, local)
+        if self._largest == 1:
+            self._largest = _USERS_ON_CPU
+        self.size = self._largest
         self._on_gpu = task.device.type == "cuda"
         self._gradients = vmap(grad(self._weighted_loss))
 
     def expect(self, users: int) -> None:
-        """On a GPU, groups as large as a round needs: a step of 500 users takes the time of one of
-        16.
+        """On a GPU, make groups as large as a round needs.
+
+        A step of 500 users takes the time of one of 16.
         """
         if self._on_gpu:
-            self.size = min(self._most, 1 << (max(users, 1) - 1).bit_length())
+            self.size = min(self._largest, 1 << (max(users, 1) - 1).bit_length())
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
-        """See `Engine.train`."""
+        """The users' models after local training from θ_t (``origin``), shape (users, d)."""
         steps = group.steps
         users = np.zeros(self.size, np.int64)
         users[: len(group)] = np.arange(len(group))
         with torch.no_grad(), OwnRows():
             models = _rows(origin, self.size).copy_(origin)
             gradient = _rows(origin, self.size)
-            velocity = None if self._local.plain else _rows(origin, self.size).zero_()
+            velocity = None
+            if not self._local.plain:
+                velocity = _rows(origin, self.size).zero_()
             for s, active in enumerate(steps.active.tolist()):
                 rows = torch.from_numpy(steps.rows[s][users]).to(origin.device)
                 weights = torch.from_numpy(steps.weights[s][users]).to(origin.device)
                 self._set_gradient(gradient, models, group, rows, weights)
-                moving = None if velocity is None else velocity[:active]
-                self._move(models[:active], origin, moving, gradient[:active])
+                active_velocity = None
+                if velocity is not None:
+                    active_velocity = velocity[:active]
+                self._move(models[:active], origin, active_velocity, gradient[:active])
         return models[: len(group)]
 
     def _set_gradient(
@@ -191,7 +222,7 @@ class VmapEngine(Engine):
         parameters = self._model.unflatten(models)
         gradient.zero_()
         for part in self._micro_batches(rows.shape[1]):
-            features, labels = group.taken(rows[:, part])
+            features, labels = group.examples(rows[:, part])
             slopes = self._gradients(parameters, features, labels, weights[:, part])
             for name, view in views.items():
                 view.add_(slopes[name])
@@ -203,40 +234,44 @@ class VmapEngine(Engine):
         return (self._loss(outputs, labels) * weights).sum()
 
 
-#: Users in a group on a processor. Functions of float32 go through memory 32 numbers at a time at
-#: most, and may round the rest differently: this way there is no rest.
-_TOGETHER: Final = 32
-#: The largest size of a model that is trained in such groups: trained parameters times examples of
-#: a step. In larger ones arithmetic hides the interpreter.
-_LARGEST: Final = 2**18
-#: Examples in a step of made-up users at most.
-_MOST_TRIED: Final = 256
-#: Layers that torch.func makes no faster there, or takes apart into one call a user.
-_BY_ITSELF: Final = {"cpu": (nn.LSTM, nn.modules.conv._ConvNd), "cuda": (nn.RNNBase,)}
-#: Users in a group on a GPU at most, and the share of its memory that a group may take.
-_MOST_ON_GPU: Final = 1024
-_SHARE: Final = 0.25
+#: Users in a group on a processor. Functions of float32 go through memory at most 32 numbers at a
+#: time, and may round the rest differently: this way there is no rest.
+_USERS_ON_CPU: Final = 32
+#: Trained parameters times examples of a step, above which a model is not trained in such groups:
+#: there arithmetic hides the interpreter.
+_LARGEST_STEP: Final = 2**18
+#: Most examples in a step of made-up users.
+_LARGEST_TRIED_BATCH: Final = 256
+#: Layers that torch.func makes no faster on a device, or takes apart into one call a user.
+_SLOW_IN_GROUPS: Final = {"cpu": (nn.LSTM, nn.modules.conv._ConvNd), "cuda": (nn.RNNBase,)}
+#: Most users in a group on a GPU, and the share of its memory that a group may take.
+_USERS_ON_GPU: Final = 1024
+_MEMORY_SHARE: Final = 0.25
 
 
 def users_at_once(task: Task, local: LocalSGD) -> int:
-    """The largest size of groups by torch.func where they are faster than one user after another,
-    else 1.
+    """The largest size of groups by torch.func where they are faster than one user after another.
 
-    It follows from the model, the batch size and the device's memory, never from free memory or who
-    is there: a group of another size would have other bits.
+    It is 1 where they are not. It follows from the model, the batch size and the device's memory,
+    never from free memory or from which users there are: a group of another size would have other
+    bits.
     """
     model = task.model
-    if any(isinstance(part, _BY_ITSELF[task.device.type]) for part in model.module.modules()):
+    slow = _SLOW_IN_GROUPS[task.device.type]
+    if any(isinstance(part, slow) for part in model.module.modules()):
         return 1
     if task.device.type == "cpu":
-        return _TOGETHER if model.dimension * local.batch_size <= _LARGEST else 1
+        if model.dimension * local.batch_size > _LARGEST_STEP:
+            return 1
+        return _USERS_ON_CPU
     memory = torch.cuda.get_device_properties(task.device).total_memory
-    most = int(_SHARE * memory) // (_bytes_of_a_user(task, local) + 24 * model.dimension)
-    return 1 << max(0, min(most, _MOST_ON_GPU).bit_length() - 1)
+    bytes_of_a_user = _bytes_of_a_user(task, local) + 24 * model.dimension
+    fitting = min(int(_MEMORY_SHARE * memory) // bytes_of_a_user, _USERS_ON_GPU)
+    return 1 << max(0, fitting.bit_length() - 1)
 
 
 def _bytes_of_a_user(task: Task, local: LocalSGD) -> int:
-    """What one user's step takes on a GPU."""
+    """Memory that one user's step takes on a GPU."""
     group = made_up_group(task, max(2, local.batch_size), users=1)
     engine = LoopEngine(task, local)
     origin = task.model.initial().to(task.device)
@@ -249,7 +284,7 @@ def _bytes_of_a_user(task: Task, local: LocalSGD) -> int:
 
 def tried_batch(local: LocalSGD) -> int:
     """The batch size that is tried on made-up users: the run's own, unless it is very large."""
-    return min(local.batch_size, _MOST_TRIED)
+    return min(local.batch_size, _LARGEST_TRIED_BATCH)
 
 
 def made_up_group(task: Task, width: int, users: int = 2) -> Group:
@@ -258,28 +293,38 @@ def made_up_group(task: Task, width: int, users: int = 2) -> Group:
     One example of the first user is padding; each other has half as many real ones as the user
     before.
     """
-    features, labels = task.structure.sample(torch.Generator().manual_seed(0), (users * width,))
-    for part, drawn in ((task.structure.features, features), (task.structure.labels, labels)):
-        for name, values in named(drawn).items():
-            if (bound := named(part)[name].bound) is not None:
-                values.view(-1)[0] = bound - 1
-                values.view(-1)[-1] = 0
-    rows = np.arange(users * width).reshape(1, users, width)
+    structure = task.structure
+    features, labels = structure.sample(torch.Generator().manual_seed(0), (users * width,))
+    for name, declared in named(structure.features).items():
+        _put_largest(named(features)[name], declared.bound)
+    _put_largest(labels, structure.labels.bound)
     weights = np.zeros((1, users, width), np.float32)
     for user in range(users):
         real = max(1, (width - 1) >> user)
         weights[:, user, :real] = 1.0 / real
-    features = each(lambda values: values.to(task.device), features)
-    edges = np.arange(users + 1) * width
-    steps = StepRows(rows, weights, np.full(1, users))
-    seeds = np.arange(users, dtype=np.uint64)
-    return Group(np.arange(users), width, edges, features, labels.to(task.device), steps, seeds)
+    rows = np.arange(users * width).reshape(1, users, width)
+    return Group(
+        positions=np.arange(users),
+        width=width,
+        edges=np.arange(users + 1) * width,
+        features=each(lambda values: values.to(task.device), features),
+        labels=labels.to(task.device),
+        steps=StepRows(rows, weights, active=np.full(1, users)),
+        seeds=np.arange(users, dtype=np.uint64),
+    )
+
+
+def _put_largest(values: Tensor, bound: int | None) -> None:
+    """Make the first of some integers the largest valid one, and the last one 0."""
+    if bound is not None:
+        values.view(-1)[0] = bound - 1
+        values.view(-1)[-1] = 0
 
 
 def draws_numbers(task: Task, local: LocalSGD) -> bool:
     """Whether model or loss draw random numbers from torch's generator, which all threads share.
 
-    True as well where they fail on made-up examples, so that nothing is known.
+    It is also true where they fail on made-up examples, so that nothing is known.
     """
     group = made_up_group(task, max(2, local.batch_size), users=1)
     device = task.device
@@ -295,9 +340,25 @@ def draws_numbers(task: Task, local: LocalSGD) -> bool:
 
 
 @contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Within, a GPU's convolutions are in float32, not TensorFloat-32 (2 % of an update), and
-    repeatable.
+def training_conditions(device: torch.device) -> Iterator[None]:
+    """Conditions of all training: repeatable kernels, no warnings, and generators as before.
+
+    Kernels run on one thread each: with more, bits may differ.
+    """
+    with (
+        silent(),
+        kept_generators(device),
+        _full_precision(device),
+        single_threaded_products(),
+    ):
+        yield
+
+
+@contextmanager
+def _full_precision(device: torch.device) -> Iterator[None]:
+    """Within, a GPU's convolutions are repeatable, and in float32 instead of TensorFloat-32.
+
+    TensorFloat-32 would change an update by 2 %.
     """
     if device.type != "cuda":
         yield
@@ -308,7 +369,11 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:
-    """ConfigError for a module in which one example changes another's outputs."""
+    """Reject a module in which one example changes another's outputs.
+
+    Raises:
+        ConfigError: a layer normalises by the statistics of a batch.
+    """
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
@@ -318,14 +383,15 @@ def refuse_batch_statistics(module: nn.Module) -> None:
 
 
 def _rows(like: Tensor, users: int) -> Tensor:
-    """Shape (users, d), each row on a cache line, with a gap before the next: rows are never taken
-    as one.
+    """Uninitialised rows, shape (users, d), each on a cache line.
+
+    There is a gap between rows, so that they are never taken as one.
     """
     length = like.numel()
     return like.new_empty(users, (length // _LINE + 1) * _LINE)[:, :length]
 
 
-#: Others that torch.func flattens so, without a check of indices.
+#: Functions that torch.func flattens as well, without a check of indices.
 _FLATTENED: Final = (torch.embedding, torch.index_fill, Tensor.index_fill)
 
 
@@ -339,9 +405,9 @@ class OwnRows(TorchFunctionMode):
         """Replace the look-up and call everything else as it is."""
         if func in _FLATTENED:
             raise NotImplementedError(f"{func.__name__} of users together")
-        if func is not F.embedding:
-            return func(*args, **(kwargs or {}))
-        return _embedding(*args, **(kwargs or {}))
+        if func is F.embedding:
+            func = _embedding
+        return func(*args, **(kwargs or {}))
 
 
 def _embedding(
@@ -353,12 +419,12 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Rows of a table by their numbers, as `torch.nn.functional.embedding`."""
+    """Rows of a table by their indices, as `torch.nn.functional.embedding` gives them."""
     del norm_type, sparse
     if max_norm is not None or scale_grad_by_freq:
         raise NotImplementedError("an embedding with max_norm or scale_grad_by_freq")
-    numbers = tokens.reshape(-1, 1).to(torch.int64).expand(-1, weight.shape[1])
-    rows = weight.gather(0, numbers).reshape(*tokens.shape, weight.shape[1])
+    indices = tokens.reshape(-1, 1).to(torch.int64).expand(-1, weight.shape[1])
+    rows = weight.gather(0, indices).reshape(*tokens.shape, weight.shape[1])
     if padding_idx is None:
         return rows
     return torch.where((tokens == padding_idx % len(weight)).unsqueeze(-1), rows.detach(), rows)

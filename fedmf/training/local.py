@@ -1,13 +1,18 @@
-"""Local training of many users."""
+"""Local training of the users of a round, group by group, on one of three paths.
+
+`chosen_path` decides whether users are trained by compiled steps ("compiled"), in groups by
+torch.func ("vmap") or one after another ("loop"). `LocalTrainer` forms groups, hands them to the
+engine of the path, and adds the clipped updates to a sum.
+"""
 
 from __future__ import annotations
 
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,26 +22,25 @@ from torch import Tensor
 
 from fedmf.clipping.clipped_rows import ClippedRows
 from fedmf.clipping.clipped_sum import ClippedSum
-from fedmf.clipping.workers import Workers, single_threaded_products
 from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
-from fedmf.training.batches import StepRows, groups_of, step_rows, user_seed
-from fedmf.training.compiled import Compiled, NotAChain, plan_of
+from fedmf.training.batches import Shape, StepRows, groups_of, step_rows, user_seed
+from fedmf.training.compiled import CompiledEngine, NotAChain, program_of
 from fedmf.training.engines import (
     Engine,
     LoopEngine,
     VmapEngine,
     draws_numbers,
-    full_precision,
     made_up_group,
     refuse_batch_statistics,
+    training_conditions,
     users_at_once,
 )
 from fedmf.training.interference import interference
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.rng import draw_seed, kept_generators
+from fedmf.training.rng import draw_seed
 from fedmf.training.task import Task
 from fedmf.training.user_failures import (
     Failures,
@@ -49,156 +53,193 @@ from fedmf.training.user_failures import (
     rows_in_place,
     silent,
 )
+from fedmf.training.workers import Workers
 
-#: Who trains: compiled steps, torch.func in groups of a fixed size, or plain differentiation.
+#: By which engine users are trained.
 Path = Literal["compiled", "vmap", "loop"]
 _ENGINES: Final[dict[Path, type[Engine]]] = {
-    "compiled": Compiled,
+    "compiled": CompiledEngine,
     "vmap": VmapEngine,
     "loop": LoopEngine,
 }
-#: Bytes of models that are trained before they are added at most, on a processor: more leave its
-#: last cache.
-CACHE_BYTES: Final = 6 * 2**20
-#: Users whose examples are loaded together at most.
+#: Bytes of models that are trained before they are added to a sum, on a processor: more would not
+#: stay in its last cache.
+_CACHE_BYTES: Final = 6 * 2**20
+#: Most users whose examples are loaded together.
 _MOST_USERS: Final = 64
 
 _log = logging.getLogger("fedmf")
-#: Warns of the same in the first run of a process alone.
+#: Logs a warning, the same one only once in a process.
 _warn_once: Final = cache(_log.warning)
 
-T = TypeVar("T")
+
+@dataclass(frozen=True)
+class PathChoice:
+    """The path on which users are trained, and the reasons against faster ones.
+
+    Args:
+        path: the path.
+        reasons: why faster paths do not suit the task, one line each.
+        fault: why a faster path that suits the task failed a check; empty if none failed.
+    """
+
+    path: Path
+    reasons: tuple[str, ...] = ()
+    fault: str = ""
 
 
-def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str, list[str]]:
-    """How users are trained, the fault for which a faster way is not taken, and why others do not
-    suit.
+def chosen_path(task: Task, local: LocalSGD) -> PathChoice:
+    """Choose the path on which users are trained.
 
-    Engine "auto" takes compiled steps where the model is a chain of layers that they know, else
-    groups of a fixed size where these are faster (`users_at_once`), else one user after another.
-    Either of the first two must have the updates of automatic differentiation and pass `interference`
-    in this process; in groups a user's bits must not depend on its place. The choice is a function
-    of the task, local SGD and the machine.
+    Engine "auto" takes "compiled" where the model is a chain of layers that compiled steps know,
+    else "vmap" where groups of users are faster (`users_at_once`), else "loop". Either of the first
+    two must have the updates of automatic differentiation and pass `interference` in this process;
+    on "vmap" a user's bits must not depend on its place in a group. The choice is a function of the
+    task, local SGD and the machine.
 
     Raises:
-        ConfigError: engine is "vmap", and torch.func cannot batch the model or groups fail in
-            this.
+        ConfigError: engine is "vmap", and torch.func cannot batch the model or groups fail a check.
     """
     if local.engine == "loop":
-        return "loop", "", []
+        return PathChoice("loop")
     if local.engine == "vmap":
-        try:
-            with silent():
-                try_groups(task, local)
-        except Exception as error:  # a module may raise anything
-            raise ConfigError(
-                "model must be one that torch.func can batch with engine 'vmap'; got "
-                f"{described(error)}. Use 'auto' or 'loop'."
-            ) from error
-        if why := _fault_of("vmap", task, local):
-            raise ConfigError(
-                "engine (of local training) must be 'auto' or 'loop' here; got 'vmap'. In"
-                f" groups of users, {why}."
-            )
-        return "vmap", "", []
+        _require_groups(task, local)
+        return PathChoice("vmap")
     fault = ""
-    reasons = list[str]()
-    for path, fits in _FASTER.items():
-        if why := fits(task, local):
-            reasons.append(f"not {_NAMES[path]}: {why}")
-        elif why := _fault_of(path, task, local):
-            fault = f"not {_NAMES[path]}: {why}"
-        else:
-            return path, fault, reasons
-    return "loop", fault, reasons
+    reasons: list[str] = []
+    for path, obstacle in _FASTER.items():
+        why = obstacle(task, local)
+        if why:
+            reasons.append(f"not {path!r}: {why}")
+            continue
+        why = _fault_of(path, task, local)
+        if not why:
+            return PathChoice(path, tuple(reasons), fault)
+        fault = f"not {path!r}: {why}"
+    return PathChoice("loop", tuple(reasons), fault)
+
+
+def _require_groups(task: Task, local: LocalSGD) -> None:
+    """Raise ConfigError where users cannot be trained in groups."""
+    try:
+        with silent():
+            _try_group(task, local)
+    except Exception as error:  # a module may raise anything
+        raise ConfigError(
+            "model must be one that torch.func can batch with engine 'vmap'; got"
+            f" {described(error)}. Use 'auto' or 'loop'."
+        ) from error
+    fault = _fault_of("vmap", task, local)
+    if fault:
+        raise ConfigError(
+            "engine (of local training) must be 'auto' or 'loop' here; got 'vmap'. In groups of"
+            f" users, {fault}."
+        )
+
+
+def _try_group(task: Task, local: LocalSGD) -> None:
+    """Train made-up users in a group; an error of the module is raised."""
+    origin = task.model.initial().to(task.device)
+    VmapEngine(_with_copied_loss(task), local).train(origin, made_up_group(task, 2))
 
 
 def _not_compiled(task: Task, local: LocalSGD) -> str:
     try:
-        plan_of(task, local)
+        program_of(task, local)
     except NotAChain as error:
         return str(error)
     return ""
 
 
 def _not_in_groups(task: Task, local: LocalSGD) -> str:
-    return "" if users_at_once(task, local) > 1 else "groups are not faster for this model"
+    if users_at_once(task, local) > 1:
+        return ""
+    return "groups are not faster for this model"
 
 
-#: Why a path does not suit a task, in the order in which they are tried.
+#: Why a faster path does not suit a task, empty if it does; in the order in which they are tried.
 _FASTER: Final[dict[Path, Callable[[Task, LocalSGD], str]]] = {
     "compiled": _not_compiled,
     "vmap": _not_in_groups,
 }
-_NAMES: Final[dict[Path, str]] = {
-    "compiled": "by compiled steps",
-    "vmap": "by torch.func in groups",
-}
-#: What was found in this process, by model.
-_found: Final[WeakKeyDictionary[FlatModel, dict[object, str]]] = WeakKeyDictionary()
+#: Faults of paths by setting, for each model that was tried in this process.
+_faults: Final[WeakKeyDictionary[FlatModel, dict[object, str]]] = WeakKeyDictionary()
 
 
 def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
-    """Why a task must not be trained in this way, empty if it may be; a model is tried once in a
-    process.
-    """
-    found = _found.setdefault(task.model, {})
+    """Why a task must not be trained on a path, empty if it may; tried once in a process."""
+    faults = _faults.setdefault(task.model, {})
     setting = path, local, task.loss, str(task.structure), str(task.device)
-    if setting not in found:
-        tried = replace(
-            task, loss=copy.deepcopy(task.loss)
-        )  # which may keep something of made-up users
-        try:
-            found[setting] = (
-                (_fault_of_groups(tried, local) if path == "vmap" else "")
-                or disagreement(_ENGINES[path], tried, local)
-                or interference(trainer_on(path), task, local)
-            )
-        except Exception as error:  # of a program that cannot be compiled here, say
-            found[setting] = described(error)
-        if "vmap: called random operation" in found[setting]:
-            found[setting] = "the model draws random numbers, as dropout does"
-    return found[setting]
+    if setting not in faults:
+        faults[setting] = _tried_fault_of(path, task, local)
+    return faults[setting]
 
 
-def _fault_of_groups(task: Task, local: LocalSGD) -> str:
-    """Why a user's bits would depend on its place in a group (on a GPU they may), or an update on
-    padding.
-    """
-    uneven = "" if task.device.type != "cpu" else uneven_products() or uneven_places(task, local)
-    return uneven or mixed_examples(task, local)
+def _tried_fault_of(path: Path, task: Task, local: LocalSGD) -> str:
+    checks = _checks(path, task, _with_copied_loss(task), local)
+    try:
+        for fault in checks:
+            if fault:
+                return fault
+    except Exception as error:  # of a program that cannot be compiled here, for example
+        fault = described(error)
+        if "vmap: called random operation" in fault:
+            return "the model draws random numbers, as dropout does"
+        return fault
+    return ""
+
+
+def _checks(path: Path, task: Task, tried: Task, local: LocalSGD) -> Iterator[str]:
+    """The faults that the checks of a path find, one after another; empty for a passed check."""
+    if path == "vmap":
+        if task.device.type == "cpu":  # on a GPU a user's bits may depend on its place in a group
+            yield uneven_products()
+            yield uneven_places(tried, local)
+        yield mixed_examples(tried, local)
+    yield disagreement(_ENGINES[path], tried, local)
+    yield interference(trainer_on(path), task, local)
+
+
+def _with_copied_loss(task: Task) -> Task:
+    """The task with a copy of its loss, which may keep something of made-up users."""
+    return replace(task, loss=copy.deepcopy(task.loss))
 
 
 def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:
-    """Makes trainers of one thread that train in this way."""
-    return lambda task, local: LocalTrainer(task, local, path=path, threads=1)
+    """Makes trainers of one thread for a path."""
+    return partial(LocalTrainer, path=path, threads=1)
 
 
-def try_groups(task: Task, local: LocalSGD) -> None:
-    """Train made-up users in a group; what the module raises gets out."""
-    origin = task.model.initial().to(task.device)
-    tried = replace(task, loss=copy.deepcopy(task.loss))
-    VmapEngine(tried, local).train(origin, made_up_group(task, 2))
+def _path_with_warning(task: Task, local: LocalSGD) -> Path:
+    """Choose a path; log the reasons, and warn of a fault that makes training slower."""
+    choice = chosen_path(task, local)
+    if choice.reasons:
+        _log.debug("users are trained on path %r, %s", choice.path, "; ".join(choice.reasons))
+    if choice.fault:
+        _warn_once("users are trained on the slower path %r, %s", choice.path, choice.fault)
+    return choice.path
 
 
 class LocalTrainer:
-    """Trains a set of users, a group at once where the model allows it.
+    """Trains users of a task, and adds up their clipped updates.
 
     Each user starts from the received parameters and runs ``local`` on its own examples.
 
     Guarantees:
-        A user's update does not depend on who else is trained, in how many groups and threads: not
-        even on another user's NaN, infinity, exception or diverging model. On processors that holds
-        bit for bit (on machines of one kind), as far as `interference` finds none in the model and
-        loss; on a GPU beyond the rounding of float32 sums. A user that fails in any way (examples
-        that cannot be counted, loaded or trained on, an update that is not finite) contributes the
-        zero vector, as one without examples does. Memory is needed for a few groups only.
+        A user's update does not depend on which other users are trained, nor in how many groups and
+        threads: not even on another user's NaN, infinity, exception or diverging model. On
+        processors this holds bit for bit (on machines of one kind) if `interference` sees no fault
+        in model and loss; on a GPU it holds up to the rounding of float32 sums. A user that fails
+        in any way (examples that cannot be counted, loaded or trained on, an update that is not
+        finite) contributes the zero vector, as one without examples does. Memory is needed for a
+        few groups only.
 
     Args:
         task: users' examples, model and loss.
         local: local SGD and its engine.
-        group_size: most users that are handed to an engine at once; by default what suits caches.
-        path: who trains; None for `chosen_path`.
+        group_size: most users that are handed to an engine at once; by default as many as suit the
+            caches.
+        path: the path on which users are trained; None for that of `chosen_path`.
         threads: how many groups are trained at the same time; None for as many as torch has
             threads.
 
@@ -220,21 +261,15 @@ class LocalTrainer:
         refuse_batch_statistics(task.model.module)
         self.task = task
         self.local = local
-        self.path: Path
-        self.path, fault, reasons = chosen_path(task, local) if path is None else (path, "", [])
-        if reasons:
-            _log.debug("users are trained %s, %s", self.path, "; ".join(reasons))
-        if fault:
-            how = "in groups" if self.path == "vmap" else "one by one"
-            _warn_once("users are trained %s, which is slower, %s", how, fault)
-        # A GPU has one queue: threads would part a group in small ones and wait for each other. All
-        # threads share one generator of random numbers.
-        alone = task.device.type != "cpu" or (self.path == "loop" and draws_numbers(task, local))
-        engine = _ENGINES[self.path]
-        self._workers: Workers[Engine] = Workers(
-            lambda: engine(task, local), 1 if alone else threads
-        )
-        self._most = group_size
+        if path is None:
+            path = _path_with_warning(task, local)
+        self.path: Path = path
+        # A GPU has one queue: threads would split a group into small ones and wait for each other.
+        # All threads share one generator of random numbers.
+        if task.device.type != "cpu" or (path == "loop" and draws_numbers(task, local)):
+            threads = 1
+        self._workers: Workers[Engine] = Workers(partial(_ENGINES[path], task, local), threads)
+        self._group_limit = group_size
 
     def updates(
         self, parameters: Tensor, user_ids: Sequence[str], t: int, failures: Failures | None = None
@@ -245,28 +280,23 @@ class LocalTrainer:
             parameters: θ_t, shape (d,), float32.
             user_ids: the users to train.
             t: 0-based round; it selects the shuffling.
-            failures: is told who failed, by place.
+            failures: the users that fail are added to it, by place.
 
         Returns:
             Unclipped updates, shape (users, d), float32, in the order of ``user_ids``; zeros for
-            users that failed or own nothing.
+            users that failed or own no examples.
 
         Raises:
             KeyError: an unknown user id.
         """
         origin = parameters.to(self.task.device)
-        failures = Failures() if failures is None else failures
+        if failures is None:
+            failures = Failures()
         updates = origin.new_zeros(len(user_ids), origin.numel())
-        # One thread, as in `add_updates`: with more, bits may differ.
-        with (
-            silent(),
-            kept_generators(origin.device),
-            full_precision(origin.device),
-            single_threaded_products(),
-        ):
+        with training_conditions(origin.device):
             for group in self._groups(user_ids, t, failures):
-                trained = self._models(origin, group, failures)
-                updates[torch.from_numpy(group.positions).to(origin.device)] = trained - origin
+                models = self._models(origin, group, failures)
+                updates[torch.from_numpy(group.positions).to(origin.device)] = models - origin
         return updates
 
     def add_updates(
@@ -278,170 +308,147 @@ class LocalTrainer:
             parameters: θ_t, shape (d,), float32.
             user_ids: the users to train.
             t: 0-based round; it selects the shuffling.
-            total: what the updates are added to; it counts every user, the failed ones as zero
-                vectors.
+            total: the sum to which updates are added; it counts every user, the failed ones as
+                zero vectors.
 
         Returns:
-            Who failed, in the order of ``user_ids``: for the operator alone.
+            The failures, in the order of ``user_ids``: for the operator alone.
 
         Raises:
             KeyError: an unknown user id.
         """
-        trained: list[int] = []
-
-        def add(group: Group, origin: Tensor, into: ClippedSum, failures: Failures) -> Tensor:
-            trained.append(len(group))
-            counted = [
-                into.add_updates(self._models(origin, part, failures), origin)
-                for part in self._blocks(group)
-            ]
-            return torch.cat(counted)
-
-        failures = self._train(parameters, user_ids, t, total, add)
-        total.add_nothing(len(user_ids) - sum(trained))
-        return failures
+        before = total.users
+        failures = Failures()
+        self._train(self._add_group, parameters, user_ids, t, total, failures)
+        total.add_nothing(len(user_ids) - (total.users - before))
+        return failures.named(user_ids)
 
     def clipped_rows(
         self, parameters: Tensor, user_ids: Sequence[str], t: int, clip_norm: float
     ) -> tuple[Tensor, list[UserFailure]]:
-        """Train users as `add_updates` does; each update is clipped to ζ (``clip_norm``) in a row
-        of its own.
+        """Train users as `add_updates` does, and clip each update to a row of its own.
+
+        Args:
+            parameters, user_ids, t: those of `add_updates`.
+            clip_norm: ζ.
 
         Returns:
-            Rows, shape (users, d), float32, in the order of ``user_ids``; and who failed: its row
-            is zeros.
+            Rows, shape (users, d), float32, in the order of ``user_ids``; and the failures. The row
+            of a user that failed is zeros.
         """
         rows = ClippedRows(len(user_ids), parameters.numel(), clip_norm, self.task.device)
-
-        def put(group: Group, origin: Tensor, into: ClippedRows, failures: Failures) -> Tensor:
-            return into.put(group.positions.tolist(), self._models(origin, group, failures), origin)
-
-        failures = self._train(parameters, user_ids, t, rows, put)
-        return rows.block, failures
+        failures = Failures()
+        self._train(self._put_group, parameters, user_ids, t, rows, failures)
+        return rows.block, failures.named(user_ids)
 
     def _train(
         self,
+        work: Callable[[Tensor, Failures, Group, Any], None],
         parameters: Tensor,
         user_ids: Sequence[str],
         t: int,
-        total: T,
-        take: Callable[[Group, Tensor, T, Failures], Tensor],
-    ) -> list[UserFailure]:
-        """Train users group by group; ``take`` hands each group's updates on and says which are
-        finite.
-        """
+        total: ClippedSum | ClippedRows,
+        failures: Failures,
+    ) -> None:
+        """Do ``work`` for each group of users, on all workers."""
         origin = parameters.to(self.task.device)
-        failures = Failures()
+        with training_conditions(origin.device):
+            groups = self._groups(user_ids, t, failures)
+            self._workers.each(partial(work, origin, failures), groups, total)
 
-        def train(group: Group, into: T) -> None:
-            finite = take(group, origin, into, failures).cpu().numpy()
-            for position in group.positions[~finite].tolist():
-                failures.note(
-                    position, "update", "update holds NaN or infinity (learning rate too large?)"
-                )
+    def _add_group(
+        self, origin: Tensor, failures: Failures, group: Group, total: ClippedSum
+    ) -> None:
+        """Train a group and add its updates to a sum."""
+        for part in group.parts(self._users_in_one_call(group)):
+            finite = total.add_updates(self._models(origin, part, failures), origin)
+            failures.note_infinite(part.positions, finite)
 
-        with silent(), kept_generators(origin.device), full_precision(origin.device):
-            self._workers.each(train, self._groups(user_ids, t, failures), total)
-        return failures.named(user_ids)
+    def _put_group(
+        self, origin: Tensor, failures: Failures, group: Group, rows: ClippedRows
+    ) -> None:
+        """Train a group and put its clipped updates into rows."""
+        models = self._models(origin, group, failures)
+        finite = rows.put(group.positions.tolist(), models, origin)
+        failures.note_infinite(group.positions, finite)
 
     def reference(self) -> LocalTrainer:
-        """A trainer of the same users that trains them one by one."""
+        """A trainer of the same users on path "loop"."""
         return LocalTrainer(self.task, replace(self.local, engine="loop"), 1)
 
     def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:
-        """The users who own examples, in groups; compiled steps read examples where they are."""
-        dataset = self.task.dataset
+        """The users that own examples, in groups."""
         local = self.local
         if self.path == "vmap":
             self._workers.of_thread.expect(len(user_ids))
-        users = dataset.indices(user_ids)
+        users = self.task.dataset.indices(user_ids)
         counts = example_counts(
-            dataset, users, lambda place, why: failures.note(place, "sizes", why)
+            self.task.dataset, users, lambda place, reason: failures.note(place, "sizes", reason)
         )
         owning = np.flatnonzero(counts > 0)
         for shape, members in groups_of(
-            counts[owning], local.batch_size, local.epochs, self._most_together, self._workers.count
+            counts[owning], local.batch_size, local.epochs, self._group_size, self._workers.count
         ):
             positions = owning[members]
-            sizes = counts[positions]
-            names = [str(user_ids[p]) for p in positions]
-            seeds = np.array(
-                [user_seed(self.task.seed, t, name) for name in names], dtype=np.uint64
+            names = [str(user_ids[position]) for position in positions]
+            counted = self._counted_group(
+                positions, users[positions], counts[positions], names, t, shape
             )
-            draws = np.array(
-                [draw_seed(self.task.seed, t, name) for name in names], dtype=np.uint64
-            )
-            steps = step_rows(seeds, sizes, local.batch_size, local.epochs, shape)
-            edges = np.concatenate([[0], np.cumsum(sizes)])
-            load = partial(
-                self._loaded,
-                failures,
-                users[positions],
-                positions,
-                shape.width,
-                edges,
-                steps,
-                draws,
-            )
-            rows = None
+            group = None
             if self.path == "compiled":
-                rows = rows_in_place(dataset, self.task.structure, users[positions])
-            if rows is None or rows.size != edges[-1]:
-                yield load()
-                continue
-            assert isinstance(dataset, InMemoryDataset)
-            there = replace(steps, rows=rows[steps.rows])
-            whole = dataset.features, dataset.labels
-            yield Group(positions, shape.width, edges, *whole, there, draws, loaded=load)
+                group = counted.in_place(self.task, failures)
+            if group is None:
+                group = counted.loaded(self.task, failures)
+            yield group
 
-    def _loaded(
+    def _counted_group(
         self,
-        failures: Failures,
-        users: NDArray[np.int64],
         positions: NDArray[np.int64],
-        width: int,
-        edges: NDArray[np.int64],
-        steps: StepRows,
-        draws: NDArray[np.uint64],
-    ) -> Group:
-        """A group with its users' examples."""
-        failed = dict[int, str]()
-        features, labels = load_examples(
-            self.task.dataset, self.task.structure, users, np.diff(edges), failed.__setitem__
-        )
-        for user, reason in failed.items():
-            failures.note(int(positions[user]), "loading", reason)
-        return Group(positions, width, edges, features, labels, steps, draws, frozenset(failed))
+        users: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        names: Sequence[str],
+        t: int,
+        shape: Shape,
+    ) -> _CountedGroup:
+        """Lay out the steps of a group's users, whose examples are counted."""
+        seed = self.task.seed
+        shuffling = np.array([user_seed(seed, t, name) for name in names], dtype=np.uint64)
+        draws = np.array([draw_seed(seed, t, name) for name in names], dtype=np.uint64)
+        steps = step_rows(shuffling, counts, self.local.batch_size, self.local.epochs, shape)
+        return _CountedGroup(positions, users, counts, shape.width, steps, draws)
 
-    def _blocks(self, group: Group) -> Iterator[Group]:
-        """The users of a group in parts whose models are added in one call."""
-        users = self._models_in_cache if self.path == "compiled" else len(group)
-        return group.parts(users)
+    @property
+    def _group_size(self) -> int:
+        """Most users in a group."""
+        if self.path == "vmap":
+            largest = self._workers.of_thread.size
+            return min(largest, self._group_limit or largest)
+        if self._group_limit:
+            return self._group_limit
+        if self.path == "compiled":
+            return _MOST_USERS
+        if self.task.device.type == "cpu":
+            return min(self._models_in_cache, _MOST_USERS)
+        return 1
+
+    def _users_in_one_call(self, group: Group) -> int:
+        """How many of a group's users are trained before their models are added to a sum."""
+        if self.path == "compiled":
+            return self._models_in_cache
+        return len(group)
 
     @property
     def _models_in_cache(self) -> int:
-        return max(1, CACHE_BYTES // (4 * self.task.model.dimension))
-
-    @property
-    def _most_together(self) -> int:
-        """Users in a group of an engine of torch at most."""
-        if self.path == "vmap":
-            return min(self._workers.of_thread.size, self._most or self._workers.of_thread.size)
-        if self.path == "compiled":
-            return self._most or _MOST_USERS
-        fitting = self._models_in_cache if self.task.device.type == "cpu" else 1
-        return self._most or min(fitting, _MOST_USERS)
+        return max(1, _CACHE_BYTES // (4 * self.task.model.dimension))
 
     def _models(self, origin: Tensor, group: Group, failures: Failures) -> Tensor:
-        """The models of the group's users after local training, shape (users, d); θ_t for those
-        that fail.
-        """
+        """The users' models after local training, shape (users, d); θ_t for those that fail."""
         try:
             models = self._trained(origin, group)
         except BaseException as error:
             pass_interrupt(error)
-            if group.loaded is not None:
-                return self._models(origin, group.loaded(), failures)
+            if group.load is not None:
+                return self._models(origin, group.load(), failures)
             models = self._models_without_culprits(origin, group, error, failures)
         if group.absent:
             models[sorted(group.absent)] = origin
@@ -450,18 +457,19 @@ class LocalTrainer:
     def _models_without_culprits(
         self, origin: Tensor, group: Group, error: BaseException, failures: Failures
     ) -> Tensor:
-        """The same after users that make training fail were replaced by zeros."""
+        """The models of a group that failed, with zeros for the users that made it fail."""
         culprits = self._culprits(origin, group, error)
         for user, reason in culprits.items():
             failures.note(int(group.positions[user]), "training", reason)
-        if culprits.keys() - group.absent and len(group) > 1:
+        if len(group) == 1:
+            return origin[None].clone()
+        if culprits.keys() - group.absent:
             return self._models(origin, group.without(culprits), failures)
-        if len(group) > 1:  # together they take too much memory, say
-            return torch.cat([self._models(origin, half, failures) for half in group.halves()])
-        return origin[None].clone()
+        # Only the group as a whole fails, for example because it takes too much memory.
+        return torch.cat([self._models(origin, half, failures) for half in group.halves()])
 
     def _culprits(self, origin: Tensor, group: Group, error: BaseException) -> dict[int, str]:
-        """The users of a group that failed who fail among fewer, down to each alone, and why."""
+        """The users because of which a group failed, and why, down to each user alone."""
         if len(group) == 1:
             return {0: described(error)}
         culprits: dict[int, str] = {}
@@ -470,8 +478,8 @@ class LocalTrainer:
                 self._trained(origin, half)
             except BaseException as failure:
                 pass_interrupt(failure)
-                found = self._culprits(origin, half, failure)
-                culprits |= {first + user: reason for user, reason in found.items()}
+                for user, reason in self._culprits(origin, half, failure).items():
+                    culprits[first + user] = reason
         return culprits
 
     def _trained(self, origin: Tensor, group: Group) -> Tensor:
@@ -483,3 +491,64 @@ class LocalTrainer:
             if engine.size == 1:
                 raise
             return LoopEngine(self.task, self.local).train(origin, group)
+
+
+@dataclass(frozen=True, eq=False)
+class _CountedGroup:
+    """Users of a group whose examples are counted, but not loaded.
+
+    Args:
+        positions: the users' places in the cohort, shape (users,).
+        users: their indices in the data set.
+        counts: how many examples each owns.
+        width: examples in a step, padding included.
+        steps: which examples each step takes.
+        draws: seeds of the random numbers that the model draws for each user.
+    """
+
+    positions: NDArray[np.int64]
+    users: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    width: int
+    steps: StepRows
+    draws: NDArray[np.uint64]
+
+    def loaded(self, task: Task, failures: Failures) -> Group:
+        """The group with examples of its own; users that cannot be loaded are absent."""
+        reasons: dict[int, str] = {}
+        features, labels = load_examples(
+            task.dataset, task.structure, self.users, self.counts, reasons.__setitem__
+        )
+        for user, reason in reasons.items():
+            failures.note(int(self.positions[user]), "loading", reason)
+        return Group(
+            positions=self.positions,
+            width=self.width,
+            edges=self._edges,
+            features=features,
+            labels=labels,
+            steps=self.steps,
+            seeds=self.draws,
+            absent=frozenset(reasons),
+        )
+
+    def in_place(self, task: Task, failures: Failures) -> Group | None:
+        """The group with steps that take examples where the data set has them, if it can."""
+        rows = rows_in_place(task.dataset, task.structure, self.users)
+        if rows is None or rows.size != self.counts.sum():
+            return None
+        assert isinstance(task.dataset, InMemoryDataset)
+        return Group(
+            positions=self.positions,
+            width=self.width,
+            edges=self._edges,
+            features=task.dataset.features,
+            labels=task.dataset.labels,
+            steps=replace(self.steps, rows=rows[self.steps.rows]),
+            seeds=self.draws,
+            load=partial(self.loaded, task, failures),
+        )
+
+    @property
+    def _edges(self) -> NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum(self.counts)])

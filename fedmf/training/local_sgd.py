@@ -1,4 +1,4 @@
-"""What a user does with the model it receives."""
+"""Local SGD: the steps by which a user trains the model that it receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Losses of common kinds of tasks: one number for each example."""
+"""Losses of common kinds of tasks.
+
+A loss gives one number for each example, which must not depend on other examples.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def token_cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of an example's positions, padding left out, on average: shape (batch,).
+    """Mean cross-entropy of an example's positions without padding, shape (batch,).
 
     Args:
         outputs: logits, shape (batch, …, classes).
@@ -32,22 +35,27 @@ def token_cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def position_losses(outputs: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of each position, shape (batch, …); 0 for padding."""
-    flat = outputs.flatten(0, -2), labels.flatten()
-    return F.cross_entropy(*flat, reduction="none", ignore_index=PADDING).view(labels.shape)
+    losses = F.cross_entropy(
+        outputs.flatten(0, -2), labels.flatten(), reduction="none", ignore_index=PADDING
+    )
+    return losses.view(labels.shape)
 
 
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Mean over an example's numbers of the squared error, shape (batch,); outputs are as many as
-    labels.
+    """Mean squared error of an example's numbers, shape (batch,).
+
+    Args:
+        outputs: as many numbers as labels, in any shape.
+        labels: shape (batch, …).
     """
     return (outputs.reshape(labels.shape) - labels).square().reshape(len(labels), -1).mean(dim=1)
 
 
 def binary_cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Mean over an example's labels, 0 or 1, of the cross-entropy of logits: shape (batch,)."""
+    """Mean cross-entropy of logits over an example's labels of 0 or 1, shape (batch,)."""
     losses = F.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
     return losses.reshape(len(labels), -1).mean(dim=1)
 
 
-#: All of them.
+#: All losses.
 LOSSES: Final = (binary_cross_entropy, cross_entropy, squared_error, token_cross_entropy)

@@ -1,4 +1,8 @@
-"""What a model is judged by: values that are computed from sums over examples."""
+"""Metrics, by which a model is judged.
+
+They are computed from sums over examples, so that users can be evaluated apart from each other and
+their sums can be made private.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,14 @@ def mean(sums: Sequence[float], examples: int) -> float:
 
 def ratio(sums: Sequence[float], examples: int) -> float:
     """S_0/S_1, or NaN if nothing was counted."""
-    return sums[0] / sums[1] if sums[1] else math.nan
+    if not sums[1]:
+        return math.nan
+    return sums[0] / sums[1]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A function of sums over examples, so that it can be computed in parts and by users apart.
+    """A function of sums over examples.
 
     With x_i the terms of example i and S = Σ_i x_i over n examples, the metric is value(S, n).
 
@@ -66,7 +72,7 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Whether people read it in percent."""
+        """Whether tables show the metric in percent."""
         return self.clip_range == (0.0, 1.0)
 
     def sums(self, outputs: Tensor, labels: Tensor) -> tuple[float, ...]:
@@ -93,13 +99,13 @@ def _position_losses(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _absolute_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    return _per_example((outputs.reshape(labels.shape) - labels).abs()) / max(1, labels[0].numel())
+    errors = outputs.reshape(labels.shape) - labels
+    return _per_example(errors.abs()) / max(1, labels[0].numel())
 
 
 def _squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    return _per_example((outputs.reshape(labels.shape) - labels).square()) / max(
-        1, labels[0].numel()
-    )
+    errors = outputs.reshape(labels.shape) - labels
+    return _per_example(errors.square()) / max(1, labels[0].numel())
 
 
 def _agreement(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -108,14 +114,13 @@ def _agreement(outputs: Tensor, labels: Tensor) -> Tensor:
     return _per_example(2 * (predicted & true), predicted.int() + true.int())
 
 
-#: Bins of scores, which are logits clamped to ±_WIDEST.
+#: Bins of scores. Scores are logits that are clamped to ±_WIDEST.
 _BINS: Final = 256
 _WIDEST: Final = 16.0
 
 
 def _score_counts(outputs: Tensor, labels: Tensor) -> Tensor:
-    """For each label of an example: in which bin its score is, counted apart for label 0 and label
-    1.
+    """One-hot bins of the scores, apart for labels of 0 and of 1.
 
     Returns:
         Shape (batch, labels × 2 × bins).
@@ -126,40 +131,41 @@ def _score_counts(outputs: Tensor, labels: Tensor) -> Tensor:
     else:  # two classes
         scores = (outputs[:, 1] - outputs[:, 0])[:, None]
         true = labels[:, None] == 1
-    place = (scores.nan_to_num(-_WIDEST).clamp(-_WIDEST, _WIDEST) + _WIDEST) * (
-        _BINS / (2 * _WIDEST)
-    )
-    bins = place.long().clamp(max=_BINS - 1) + _BINS * true
+    clamped = scores.nan_to_num(-_WIDEST).clamp(-_WIDEST, _WIDEST)
+    position = (clamped + _WIDEST) * (_BINS / (2 * _WIDEST))
+    bins = position.long().clamp(max=_BINS - 1) + _BINS * true
     return torch.nn.functional.one_hot(bins, 2 * _BINS).flatten(1)
 
 
 def _area(sums: Sequence[float], examples: int) -> float:
-    """Mean over labels of the share of pairs (a 0, a 1) in order of their bins, one bin
-    counting ½.
-    """
-    areas = [
-        area
-        for first in range(0, len(sums), 2 * _BINS)
-        if not math.isnan(area := _area_of(sums, first))
-    ]
-    return sum(areas) / len(areas) if areas else math.nan
+    """Mean area over labels that have both zeros and ones."""
+    areas: list[float] = []
+    for first in range(0, len(sums), 2 * _BINS):
+        area = _area_of(sums[first : first + _BINS], sums[first + _BINS : first + 2 * _BINS])
+        if not math.isnan(area):
+            areas.append(area)
+    if not areas:
+        return math.nan
+    return sum(areas) / len(areas)
 
 
-def _area_of(sums: Sequence[float], first: int) -> float:
-    negative = sums[first : first + _BINS]
-    positive = sums[first + _BINS : first + 2 * _BINS]
+def _area_of(negative: Sequence[float], positive: Sequence[float]) -> float:
+    """Share of pairs of a 0 and a 1 in the order of their bins; a pair in one bin counts ½."""
     pairs = sum(negative) * sum(positive)
     below = 0.0
     right = 0.0
     for zeros, ones in zip(negative, positive, strict=True):
         right += ones * (below + zeros / 2)
         below += zeros
-    return right / pairs if pairs else math.nan
+    if not pairs:
+        return math.nan
+    return right / pairs
 
 
 def _per_example(*entries: Tensor) -> Tensor:
     """Sums over the entries of each example, shape (batch, k)."""
-    return torch.stack([part.reshape(len(part), -1).sum(dim=1) for part in entries], dim=1)
+    sums = [values.reshape(len(values), -1).sum(dim=1) for values in entries]
+    return torch.stack(sums, dim=1)
 
 
 def _root_mean(sums: Sequence[float], examples: int) -> float:
@@ -168,7 +174,9 @@ def _root_mean(sums: Sequence[float], examples: int) -> float:
 
 def _exponential_ratio(sums: Sequence[float], examples: int) -> float:
     per_position = ratio(sums, examples)
-    return math.exp(per_position) if not per_position > 700.0 else math.inf
+    if per_position > 700.0:  # exp would overflow
+        return math.inf
+    return math.exp(per_position)
 
 
 #: Share of examples whose label has the largest output.
@@ -193,10 +201,10 @@ RMSE = Metric(
 F1 = Metric("f1", _agreement, higher_is_better=True, value=ratio)
 #: Area under the ROC curve, averaged over labels; of data with two classes, of the second one.
 #:
-#: It is no function of sums over examples, but that of scores rounded to 256 bins of width ⅛ of the
-#: logit in [−16, 16] is one: of counts. It is exact for rounded scores, and differs from that of
-#: the scores themselves by at most ½·Σ_b p_b·n_b, with p_b and n_b the shares of the ones and of
-#: the zeros that lie in bin b.
+#: The area of the scores themselves is no function of sums over examples. The area of scores that
+#: are rounded to 256 bins of width ⅛ of the logit in [−16, 16] is a function of counts. It differs
+#: from the former by at most ½·Σ_b p_b·n_b, with p_b and n_b the shares of the ones and of the
+#: zeros that lie in bin b.
 AUC = Metric("auc", _score_counts, higher_is_better=True, value=_area)
-#: All of these.
+#: All metrics.
 METRICS: Final = (ACCURACY, AUC, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY)

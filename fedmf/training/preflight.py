@@ -1,20 +1,23 @@
-"""A task tried on made-up examples, so that errors are found before anything is spent or
-written.
+"""A trial of a task on made-up examples, so that errors are seen before anything is released.
+
+The examples are drawn from the declared structure. Model, loss and metrics are called on them, a
+made-up user is trained, and its update must depend on its examples alone.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedmf.data.structure import Features, device_of, each
+from fedmf.data.structure import Features, device_of
 from fedmf.errors import ConfigError
-from fedmf.training.engines import LoopEngine, made_up_group, refuse_batch_statistics
+from fedmf.training.engines import LoopEngine, made_up_group, outputs_of, refuse_batch_statistics
 from fedmf.training.interference import interference
 from fedmf.training.local import chosen_path, trainer_on
 from fedmf.training.local_sgd import LocalSGD
@@ -24,21 +27,20 @@ from fedmf.training.user_failures import described, silent
 
 #: Examples of a made-up user.
 _WIDTH = 5
-#: Losses of an example alone and among others may differ by rounding.
+#: Difference by rounding between the loss of an example alone and among others.
 _TOLERANCE = {"rtol": 1e-3, "atol": 1e-5, "equal_nan": True}
-#: How much larger parameters are in a second pass: what a module does to large ones is then seen as
-#: well.
+#: Factor of the parameters in a second pass, which shows what a module does to large ones.
 _LARGER = 16.0
 
 
 def preflight(task: Task, local: LocalSGD) -> None:
     """Train made-up users as the run will, and compute the metrics of made-up examples.
 
-    The examples are drawn from the declared structure; of the data set only the central test part
-    is looked at, so whether this raises tells nothing about any user.
+    Only the central test part of the data set is read, so whether this raises tells nothing about
+    any user.
 
     Args:
-        task: any.
+        task: the task to try.
         local: local training and its engine.
 
     Raises:
@@ -52,36 +54,43 @@ def preflight(task: Task, local: LocalSGD) -> None:
     """
     _compare_with_test_part(task)
     refuse_batch_statistics(task.model.module)
-    untouched = replace(task, loss=copy.deepcopy(task.loss))  # it has seen nobody yet
+    untouched = replace(task, loss=copy.deepcopy(task.loss))  # it has seen no example yet
     group = made_up_group(task, _WIDTH)
-    features, labels = (
-        each(lambda values: values[: group.width], part) for part in (group.features, group.labels)
-    )
+    features, labels = group.examples(torch.arange(group.width, device=task.device))
+    first_features, first_labels = group.examples(torch.arange(1, device=task.device))
     with silent(), kept_generators(task.device):
         before = other_states()
         outputs = _outputs_and_losses(task, features, labels)
-        _outputs_and_losses(task, each(lambda values: values[:1], features), labels[:1])
+        _outputs_and_losses(task, first_features, first_labels)
         with _stage("loss must be differentiable in the parameters"):
             updates = LoopEngine(task, local).train(task.model.initial().to(task.device), group)
-        if moved := [name for name, state in other_states().items() if state != before[name]]:
-            raise ConfigError(
-                "model and loss must draw random numbers from torch's generator alone, which is"
-                f" seeded for each user; they drew some from {' and '.join(moved)}. Use torch.rand"
-                " and similar functions."
-            )
+        _require_same_states(before)
         if not torch.isfinite(updates).all():
             raise ConfigError(
                 "update of a user must be finite; got one that is not for made-up examples."
             )
         with _stage(f"model and loss must be trainable with engine {local.engine!r}"):
-            path, *_ = chosen_path(untouched, local)
-            if path == "loop":  # of others `chosen_path` knows it
-                _refuse_interference(interference(trainer_on(path), untouched, local, beside=False))
+            path = chosen_path(untouched, local).path
+            if path == "loop":  # `chosen_path` tries the other paths itself
+                fault = interference(trainer_on(path), untouched, local, grouped=False)
+                _refuse_interference(fault)
     for metric in task.metrics:
         with _stage(
             f"metric {metric.name} must be a number computed from outputs {_seen(outputs)}"
         ):
             float(metric.of(outputs, labels))
+
+
+def _require_same_states(before: dict[str, Any]) -> None:
+    """Reject random numbers from generators that are not seeded for each user."""
+    after = other_states()
+    moved = [name for name in before if after[name] != before[name]]
+    if moved:
+        raise ConfigError(
+            "model and loss must draw random numbers from torch's generator alone, which is"
+            f" seeded for each user; they drew some from {' and '.join(moved)}. Use torch.rand"
+            " and similar functions."
+        )
 
 
 def _refuse_interference(why: str) -> None:
@@ -106,7 +115,7 @@ def _compare_with_test_part(task: Task) -> None:
 
 
 def _outputs_and_losses(task: Task, features: Features, labels: Tensor) -> Tensor:
-    """The outputs, after model and loss were checked on these examples of one user."""
+    """Check model and loss on these examples of one user, and return the outputs."""
     examples = len(labels)
     with _stage("model must be one that can be copied, since each thread has its own"):
         model = task.model.copied()
@@ -142,26 +151,30 @@ def _outputs_and_losses(task: Task, features: Features, labels: Tensor) -> Tenso
 
 
 def _refuse_changed_state(task: Task, features: Features) -> None:
-    """Compare parameters and buffers with what passes of the module by itself leave of them."""
+    """Reject a module that changes its parameters or buffers in a pass."""
     with _stage("model must be one that can be copied"):
         module = copy.deepcopy(task.model.module).to(task.device)
     with torch.no_grad():
-        for factor in (1.0, _LARGER):
-            for parameter in module.parameters():
-                parameter.mul_(factor)
-            before = {name: tensor.clone() for name, tensor in _state(module).items()}
-            with nullcontext() if factor == 1.0 else suppress(Exception):
-                module(features) if isinstance(features, Tensor) else module(**features)
-            after = _state(module)
-            changed = sorted(
-                name for name in before.keys() | after.keys() if not _same(before, after, name)
+        before = _copied_state(module)
+        outputs_of(module, features)
+        _require_same_state(before, module)
+        for parameter in module.parameters():
+            parameter.mul_(_LARGER)
+        before = _copied_state(module)
+        with suppress(Exception):  # large parameters may be none that the module can take
+            outputs_of(module, features)
+        _require_same_state(before, module)
+
+
+def _require_same_state(before: dict[str, Tensor], module: nn.Module) -> None:
+    after = _state(module)
+    for name in sorted(before.keys() | after.keys()):
+        if not _same_bits(before.get(name), after.get(name)):
+            raise ConfigError(
+                "model must not change its parameters or buffers in a pass; got another"
+                f" {name!r}. What it keeps of examples would be released without clipping or"
+                " noise, and evaluation would change the model."
             )
-            if changed:
-                raise ConfigError(
-                    "model must not change its parameters or buffers in a pass; got another"
-                    f" {changed[0]!r}. What it keeps of examples would be released without clipping"
-                    " or noise, and evaluation would change the model."
-                )
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
@@ -169,25 +182,26 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in tensors}
 
 
-def _same(before: dict[str, Tensor], after: dict[str, Tensor], name: str) -> bool:
+def _copied_state(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in _state(module).items()}
+
+
+def _same_bits(one: Tensor | None, other: Tensor | None) -> bool:
     """Whether both have the same type, shape and bits; NaN is equal to itself."""
-    if name not in before or name not in after:
+    if one is None or other is None:
         return False
-    one = before[name]
-    other = after[name]
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and torch.equal(
-        _bits(one), _bits(other)
-    )
+    same_type = one.dtype == other.dtype and one.shape == other.shape
+    return same_type and torch.equal(_bytes_of(one), _bytes_of(other))
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    """Of each number, as bytes: NaN is then equal to itself."""
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """The bytes of all numbers, in which NaN is equal to itself."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 @contextmanager
 def _stage(requirement: str) -> Iterator[None]:
-    """Whatever is raised inside breaks this requirement."""
+    """Turn any error within into one that names the requirement that it breaks."""
     try:
         yield
     except ConfigError:

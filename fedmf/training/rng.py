@@ -1,5 +1,7 @@
-"""Random numbers that models draw in training, as dropout does: a function of run, round and
-user.
+"""Random numbers that models draw in training, as dropout does.
+
+They are a function of run, round and user: torch's generator is seeded before each user is trained.
+The other global generators must not be drawn from, and all are restored afterwards.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 
 
 def draw_seed(seed: int, t: int, user_id: str) -> int:
-    """What torch's generator is seeded with before a user is trained in a round.
+    """The seed of torch's generator before a user is trained in a round.
 
     Args:
         seed: public seed of the run.
@@ -29,19 +31,18 @@ def draw_seed(seed: int, t: int, user_id: str) -> int:
 def seed_draws(seed: int, device: torch.device) -> None:
     """Seed torch's generator, and the GPU's where users are trained on one."""
     if device.type == "cpu":
-        torch.default_generator.manual_seed(
-            seed
-        )  # the others are not asked, which takes ten times as long
+        # torch.manual_seed would seed the generators of other devices, too: ten times as long.
+        torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
 
 
 def torch_states(device: torch.device) -> list[bytes]:
     """The states of torch's generators that a model may draw from."""
-    states = [torch.get_rng_state()] + (
-        [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    )
-    return [state.numpy().tobytes() for state in states]
+    states = [torch.get_rng_state().numpy().tobytes()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device).numpy().tobytes())
+    return states
 
 
 def other_states() -> dict[str, Any]:
@@ -56,10 +57,13 @@ def other_states() -> dict[str, Any]:
 @contextmanager
 def kept_generators(device: torch.device) -> Iterator[None]:
     """Restore the global random generators at the end."""
+    gpus: list[torch.device] = []
+    if device.type == "cuda":
+        gpus = [device]
     python = random.getstate()
     numpy = np.random.get_state()  # noqa: NPY002 - code of others may use it
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with torch.random.fork_rng(devices=gpus):
             yield
     finally:
         random.setstate(python)

@@ -1,11 +1,14 @@
-"""A task: the data, the model, the loss and the metrics of what a run trains."""
+"""A task: the data, the model, the loss and the metrics of a run.
+
+It evaluates models on the central test part, and names what a run takes as public and what must be
+the same in every process of a run.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
@@ -22,9 +25,9 @@ from fedmf.models import FlatModel
 from fedmf.training.losses import Loss
 from fedmf.training.metrics import Metric
 
-#: Columns that every table of metrics has.
+#: Columns of every table of metrics.
 RESERVED = ("round", "loss", "epsilon")
-#: Outputs of one forward pass of an evaluation, about.
+#: Approximate number of outputs of one forward pass of an evaluation.
 _OUTPUTS = 2**26
 
 
@@ -32,7 +35,7 @@ _OUTPUTS = 2**26
 class Task:
     """Data, model, loss and metrics.
 
-    `preflight` checks on made-up examples whether it can be trained.
+    `preflight` tries on made-up examples whether it can be trained.
 
     Args:
         dataset: users' examples and the central test part.
@@ -40,7 +43,7 @@ class Task:
         loss: (outputs, labels) → per-example losses, shape (batch,); no example's loss depends on
             others.
         metrics: reported in addition to the mean loss.
-        structure: of one example; the test part has ``dataset.structure``.
+        structure: how one example looks; the test part has ``dataset.structure``.
         seed: public seed of cohorts that are not secret, and of the order in which users go through
             their examples.
 
@@ -56,27 +59,27 @@ class Task:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        names = Counter([*RESERVED, *(metric.name for metric in self.metrics)])
-        (name, times), *_ = names.most_common(1)
-        if times > 1:
-            raise ValueError(
-                f"metrics must have different names, none of {', '.join(RESERVED)}; got {name!r}."
-            )
+        taken: set[str] = {*RESERVED}
+        for metric in self.metrics:
+            if metric.name in taken:
+                raise ValueError(
+                    f"metrics must have different names, none of {', '.join(RESERVED)};"
+                    f" got {metric.name!r}."
+                )
+            taken.add(metric.name)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same task with its examples, and the constants of its model, on ``device``."""
+        """Move the examples, and the constants of the model, to a device."""
         return replace(self, dataset=self.dataset.to(device), model=self.model.to(device))
 
     @property
     def device(self) -> torch.device:
-        """Where the examples are, and users are trained."""
+        """The device of the examples, on which users are trained."""
         return device_of(self.dataset.test_features)
 
     @torch.no_grad()
     def evaluate(self, parameters: Tensor) -> dict[str, float]:
-        """Mean loss, called ``loss``, and the metrics of θ on the central test part; empty if that
-        is.
-        """
+        """The mean ``loss`` and the metrics of θ on the central test part; empty without one."""
         examples = len(self.dataset.test_labels)
         if not examples:
             return {}
@@ -87,37 +90,36 @@ class Task:
     def sums(
         self, parameters: Tensor, features: Features, labels: Tensor
     ) -> dict[str, tuple[float, ...]]:
-        """Sums over examples of the loss and of each metric's terms, by name; a few examples at a
-        time.
+        """Sums over examples of the loss and of each metric's terms, by name.
 
         Args:
             parameters: θ, shape (d,).
-            features: of the examples, at least one.
-            labels: likewise.
+            features: those of at least one example; a few examples are evaluated at a time.
+            labels: those of the same examples.
         """
-        # Copies: a module may write into its parameters.
+        # A module may write into its parameters and features, so it gets copies.
         theta = parameters.to(labels.device, copy=True)
         rows = self._rows_of_a_pass
+        parts = zip(split_rows(features, rows), split_rows(labels, rows), strict=True)
         total: dict[str, NDArray[np.float64]] = {}
-        for part, targets in zip(split_rows(features, rows), split_rows(labels, rows), strict=True):
-            outputs = self._evaluated.forward(
-                theta, each(torch.clone, part)
-            )  # a module may write into them
-            terms = {"loss": (float(self.loss(outputs, targets).to(torch.float64).sum()),)}
-            terms |= {metric.name: metric.sums(outputs, targets) for metric in self.metrics}
-            total = {name: total.get(name, 0.0) + np.asarray(term) for name, term in terms.items()}
+        for part_features, part_labels in parts:
+            outputs = self._evaluated.forward(theta, each(torch.clone, part_features))
+            losses = self.loss(outputs, part_labels).to(torch.float64)
+            _add(total, "loss", [float(losses.sum())])
+            for metric in self.metrics:
+                _add(total, metric.name, metric.sums(outputs, part_labels))
         return {name: tuple(sums.tolist()) for name, sums in total.items()}
 
     @cached_property
     def _evaluated(self) -> FlatModel:
-        """The model without what it does in training alone, such as dropout."""
+        """The model in evaluation mode, for example without dropout."""
         model = self.model.copied()
         model.module.eval()
         return model
 
     @cached_property
     def _rows_of_a_pass(self) -> int:
-        """Examples in one forward pass: at most 1024, and fewer where each has many outputs."""
+        """Examples in a forward pass: at most 1024, and fewer where each has many outputs."""
         features, _ = self.structure.sample(torch.Generator().manual_seed(0), (1,))
         features = each(lambda values: values.to(self.device), features)
         with torch.no_grad():
@@ -125,33 +127,37 @@ class Task:
         return max(1, min(1024, _OUTPUTS // max(1, outputs.numel())))
 
     def values(self, sums: Mapping[str, tuple[float, ...]], examples: int) -> dict[str, float]:
-        """Mean loss and metrics from sums over so many examples, by name."""
-        metrics = {
-            metric.name: metric.value(sums[metric.name], examples) for metric in self.metrics
-        }
-        return {"loss": sums["loss"][0] / examples, **metrics}
+        """Mean loss and metrics, by name, from sums over ``examples`` examples."""
+        values = {"loss": sums["loss"][0] / examples}
+        for metric in self.metrics:
+            values[metric.name] = metric.value(sums[metric.name], examples)
+        return values
 
     def constant_inputs(self) -> tuple[PublicInput, ...]:
-        """What every process of a run must find again, taken as public: users in their order, by
-        which cohorts are drawn, and what the model has in addition to the trained parameters.
+        """Inputs that are taken as public and must be the same in every process of a run.
+
+        They are the users in their order, by which cohorts are drawn, and the parts of the model
+        that are not trained.
         """
         ids = self.dataset.user_ids
+        order = "numbered"
+        if not isinstance(ids, NumberedUsers):
+            order = _digest(list(ids))
+        users = PublicInput("order of users", f"{len(ids)} ids, {order}", "the data set")
         constants = self.model.constants
-        order = "numbered" if isinstance(ids, NumberedUsers) else _digest(list(ids))
-        known = (PublicInput("order of users", f"{len(ids)} ids, {order}", "the data set"),)
         if not constants:
-            return known
+            return (users,)
         numbers = sum(tensor.numel() for tensor in constants.values())
-        value = (
+        frozen = PublicInput(
+            "frozen parameters and buffers",
             f"{numbers} numbers in {len(constants)} tensors, SHA-256"
-            f" {self.model.constants_digest()}"
+            f" {self.model.constants_digest()}",
+            "the model, which must not be made from private rows",
         )
-        source = "the model, which must not be made from private rows"
-        return (*known, PublicInput("frozen parameters and buffers", value, source))
+        return (users, frozen)
 
     def identity(self) -> dict[str, str]:
-        """What makes a task this one, the same in every process: parts in words, long ones by
-        digest.
+        """The parts that identify a task in every process, as strings; long ones by digest.
 
         They are structure, users' ids in their order, names, shapes and initial values of the
         parameters, frozen parameters and buffers, and qualified names of loss and metrics; neither
@@ -161,28 +167,35 @@ class Task:
         ids = list(self.dataset.user_ids)
         initial = hashlib.sha256(model.initial().cpu().numpy().astype("<f4").tobytes()).hexdigest()
         arrays = f"{len(model.arrays)} arrays, {_digest([model.arrays, initial])}"
-        metrics = [
-            (one.name, qualified_name(one.terms), qualified_name(one.value)) for one in self.metrics
-        ]
+        metrics: list[str] = []
+        for metric in self.metrics:
+            terms = qualified_name(metric.terms)
+            value = qualified_name(metric.value)
+            metrics.append(f"{metric.name}, {terms}, {value}")
         return {
             "features": str(self.structure.features),
             "frozen": model.constants_digest(),
             "labels": str(self.structure.labels),
             "loss": qualified_name(self.loss),
-            "metrics": "; ".join(map(", ".join, metrics)),
+            "metrics": "; ".join(metrics),
             "parameters": f"{model.dimension} in {arrays}",
             "users": f"{len(ids)} with ids of {_digest(ids)}",
         }
 
 
+def _add(total: dict[str, NDArray[np.float64]], name: str, terms: Sequence[float]) -> None:
+    total[name] = total.get(name, 0.0) + np.asarray(terms)
+
+
 def _digest(value: object) -> str:
-    """80 bits of SHA-256 of its JSON, in hexadecimal."""
+    """The first 80 bits of SHA-256 of a value's JSON, in hexadecimal."""
     return f"digest {hashlib.sha256(json.dumps(value).encode()).hexdigest()[:20]}"
 
 
 def qualified_name(function: Callable[..., Any]) -> str:
-    """Module and name of a function; of what a partial calls, or of an object's class."""
+    """Module and name of a function, of the function that a partial calls, or of a class."""
     if isinstance(function, partial):
         return qualified_name(function.func)
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}"
+    if not hasattr(function, "__qualname__"):
+        return qualified_name(type(function))
+    return f"{function.__module__}.{function.__qualname__}"

@@ -1,4 +1,4 @@
-"""Common kinds of tasks: each is a loss, its metrics and what labels look like."""
+"""Common kinds of tasks: each has a loss, metrics, and a structure of its labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ Model = nn.Module | FlatModel
 
 
 def classification(dataset: Dataset, model: Model, loss: Loss = cross_entropy) -> Task:
-    """One class number for each example; outputs are logits, shape (batch, classes).
+    """One class number for each example.
+
+    Outputs are logits, shape (batch, classes).
 
     Args:
         dataset: labels have shape (examples,).
@@ -33,8 +35,9 @@ def classification(dataset: Dataset, model: Model, loss: Loss = cross_entropy) -
 
 
 def tagging(dataset: Dataset, model: Model) -> Task:
-    """A class number for each position of an example; outputs are logits, shape (batch, …,
-    classes).
+    """A class number for each position of an example.
+
+    Outputs are logits, shape (batch, …, classes).
 
     Args:
         dataset: labels have shape (examples, …); −100 is padding.
@@ -44,8 +47,9 @@ def tagging(dataset: Dataset, model: Model) -> Task:
 
 
 def next_token(dataset: Dataset, model: Model, vocabulary: int) -> Task:
-    """The token that follows each position of a sequence; outputs are logits, shape (batch, T,
-    vocabulary).
+    """The token that follows each position of a sequence.
+
+    Outputs are logits, shape (batch, T, vocabulary).
 
     Args:
         dataset: features are tokens, shape (examples, T), integers, alone or as ``input_ids``;
@@ -63,7 +67,9 @@ def next_token(dataset: Dataset, model: Model, vocabulary: int) -> Task:
 
 
 def regression(dataset: Dataset, model: Model) -> Task:
-    """Real labels of any shape; outputs have as many numbers, and squared errors are minimised.
+    """Real labels of any shape, under the squared error.
+
+    Outputs are as many numbers as labels.
 
     Args:
         dataset: labels of a floating type, shape (examples, …).
@@ -73,7 +79,9 @@ def regression(dataset: Dataset, model: Model) -> Task:
 
 
 def multi_label(dataset: Dataset, model: Model) -> Task:
-    """Any number of labels for each example; outputs are logits, one for each label.
+    """Several labels of 0 or 1 for each example.
+
+    Outputs are logits, one for each label.
 
     Args:
         dataset: labels are 0.0 or 1.0, of a floating type, shape (examples, labels).
@@ -85,4 +93,6 @@ def multi_label(dataset: Dataset, model: Model) -> Task:
 
 
 def _flat(model: Model) -> FlatModel:
-    return model if isinstance(model, FlatModel) else FlatModel(model)
+    if isinstance(model, FlatModel):
+        return model
+    return FlatModel(model)

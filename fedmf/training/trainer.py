@@ -1,4 +1,4 @@
-"""Sums of users' updates that are bounded before they are sent, and what made-up users cost."""
+"""Sums of updates that are checked before they are sent, and the time that training takes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 from fedmf.training.user_failures import UserFailure, example_counts
 
+#: Most made-up users that are trained.
 _MOST_USERS: Final = 64
 
 _log = logging.getLogger("fedmf")
@@ -29,23 +30,24 @@ _log = logging.getLogger("fedmf")
 def checked_sum(
     trainer: LocalTrainer, sums: SumSpec, parameters: Tensor, users: Sequence[str], t: int
 ) -> tuple[ClippedSum, list[UserFailure]]:
-    """Train users and sum their clipped updates; the sum is one that a server accepts.
+    """Train users and sum their clipped updates, such that a server accepts the sum.
 
-    A sum that no clipped updates have is made again, user by user with engine "loop": one engine's
-    mistake about one user must not make zeros of the others.
+    If no clipped updates can have the sum, users are trained again on path "loop" and each
+    contribution is checked alone: an engine's mistake about one user must not turn the others'
+    contributions into zeros.
 
     Args:
-        trainer: of the users.
-        sums: of what, and the clip norm.
+        trainer: trains the users.
+        sums: the contents of the sum, and the clip norm.
         parameters: θ_t, shape (d,), float32.
         users: their ids.
         t: 0-based round.
 
     Returns:
-        The sum over all users, and who failed.
+        The sum over all users, and the failures.
 
     Raises:
-        UnsoundSumError: a user's contribution is above the clip norm on that way too.
+        UnsoundSumError: a user's contribution is above the clip norm on path "loop" as well.
     """
     total = sums.empty(trainer.task.device)
     failures = trainer.add_updates(parameters, users, t, total)
@@ -54,7 +56,9 @@ def checked_sum(
         return total, failures
     except ValueError as error:
         _log.error(
-            "a sum over %d users is made again, user by user: %s This is a bug.", len(users), error
+            "a sum over %d users is computed again, user by user: %s This is a bug.",
+            len(users),
+            error,
         )
     reference = trainer.reference()
     failures = []
@@ -75,13 +79,13 @@ def checked_sum(
 
 
 def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm: float) -> float:
-    """How long a cohort's local training and clipping takes on this machine.
+    """Seconds of a cohort's local training and clipping on this machine.
 
-    As many made-up users as fit into a cohort, 64 at most, are trained twice, with the numbers of
-    examples that the first users own; the second time counts, scaled to the cohort.
+    As many made-up users as fit into a cohort, but at most 64, are trained twice, with the numbers
+    of examples that the first users own; the second time counts, scaled to the cohort.
 
     Args:
-        task: any; its users' examples are not looked at.
+        task: the task; its users' examples are not read.
         local: local training.
         cohort_size: m.
         clip_norm: ζ > 0.
@@ -103,7 +107,7 @@ def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm
     seconds = 0.0
     for t in range(2):
         total = ClippedSum(parameters.numel(), clip_norm, task.device)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         trainer.add_updates(parameters, names, t, total)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start
     return seconds * cohort_size / users

@@ -1,5 +1,8 @@
-"""What keeps a user's failure with that user: groups of users with their examples, loaded one
-user's failures its own, and what went wrong in a task's own code, in one line.
+"""Groups of users whose failures stay with them.
+
+A group has its users' examples, loaded such that a user that fails is replaced by zeros and changes
+nothing of the others. `Failures` collects which users failed and why; errors of a task's own code
+are described in one line.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -30,17 +34,22 @@ from fedmf.data.structure import (
 from fedmf.noise.jit import compiled, jit_reassoc
 from fedmf.training.batches import StepRows
 
-_MOST_CHARACTERS: Final = 500
+#: Characters of a recorded text, and of an error's message.
+_RECORDED_CHARACTERS: Final = 500
+_MESSAGE_CHARACTERS: Final = 300
+#: Packages whose frames are not the task's own.
+_LIBRARIES: Final = frozenset({"fedmf", "functorch", "numpy", "torch", *sys.stdlib_module_names})
 
 
 @dataclass(frozen=True)
 class UserFailure:
-    """A user that contributed the zero vector to a round. It depends on data: as secret as the
-    ledger.
+    """A user that contributed the zero vector to a round.
+
+    It depends on data: it is as secret as the ledger.
 
     Args:
         user: the user's id; empty if a reply names no user.
-        stage: at what: "sizes", "loading", "training", "update", "reply" or "quarantine".
+        stage: "sizes", "loading", "training", "update", "reply" or "quarantine".
         reason: why, in one line.
     """
 
@@ -49,39 +58,50 @@ class UserFailure:
     reason: str
 
     def to_dict(self) -> dict[str, str]:
-        """JSON-able; texts from elsewhere are cut."""
-        texts = {"user": self.user, "stage": self.stage, "reason": self.reason}
-        return {name: text[:_MOST_CHARACTERS] for name, text in texts.items()}
+        """The failure for JSON; long texts are cut."""
+        return {
+            "user": self.user[:_RECORDED_CHARACTERS],
+            "stage": self.stage[:_RECORDED_CHARACTERS],
+            "reason": self.reason[:_RECORDED_CHARACTERS],
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> UserFailure:
-        """What `to_dict` made, or whatever a stranger sent instead."""
+        """Read a failure that `to_dict` wrote, or anything that a client sends instead."""
         return cls(
-            *(str(values.get(name, ""))[:_MOST_CHARACTERS] for name in ("user", "stage", "reason"))
+            user=_recorded_text(values, "user"),
+            stage=_recorded_text(values, "stage"),
+            reason=_recorded_text(values, "reason"),
         )
 
 
+def _recorded_text(values: Mapping[str, object], name: str) -> str:
+    return str(values.get(name, ""))[:_RECORDED_CHARACTERS]
+
+
 class Failures:
-    """The failures among users who are known by their places; may be noted by several threads."""
+    """The failures among users, who are known by their places; several threads may note some."""
 
     def __init__(self) -> None:
         self._at: dict[int, tuple[str, str]] = {}
 
     def note(self, place: int, stage: str, reason: str) -> None:
-        """The first reason counts."""
+        """Note a user's failure; the first one counts."""
         self._at.setdefault(place, (stage, reason))
 
-    def __contains__(self, place: int) -> bool:
-        return place in self._at
+    def note_infinite(self, places: NDArray[np.int64], finite: Tensor) -> None:
+        """Note the users whose updates are not finite.
+
+        Args:
+            places: the users, shape (users,).
+            finite: whether each update is finite, shape (users,), bool.
+        """
+        for place in places[~finite.cpu().numpy()].tolist():
+            self.note(place, "update", "update holds NaN or infinity (learning rate too large?)")
 
     def named(self, user_ids: Sequence[str]) -> list[UserFailure]:
         """The failures in the order of the users."""
         return [UserFailure(str(user_ids[place]), *self._at[place]) for place in sorted(self._at)]
-
-
-#: Packages whose frames are not the task's own.
-LIBRARIES = frozenset({"fedmf", "functorch", "numpy", "torch", *sys.stdlib_module_names})
-MOST_CHARACTERS = 300
 
 
 def described(error: BaseException) -> str:
@@ -90,9 +110,10 @@ def described(error: BaseException) -> str:
     >>> described(ValueError("two\\nlines"))
     'ValueError: two lines'
     """
-    message = " ".join(_text(error).split())[:MOST_CHARACTERS].rstrip(".")
+    message = " ".join(_text(error).split())[:_MESSAGE_CHARACTERS].rstrip(".")
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in LIBRARIES:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in _LIBRARIES:
             return f"{type(error).__name__}: {message} ({frame.f_code.co_filename}:{line})"
     return f"{type(error).__name__}: {message}"
 
@@ -100,20 +121,20 @@ def described(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as another:  # an exception of somebody's own may fail at anything
+    except BaseException as another:  # an exception class of the task may fail at anything
         pass_interrupt(another)
         return "no message"
 
 
 def pass_interrupt(error: BaseException) -> None:
-    """Raise what only the operator can have caused; everything else may come from a user's data."""
+    """Raise an interrupt by the operator; any other error may come from a user's data."""
     if isinstance(error, KeyboardInterrupt):
         raise error
 
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Without Python's warnings: they would depend on a user's data, for example on overflow."""
+    """Suppress Python's warnings: they would depend on a user's data, for example on overflow."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -130,11 +151,11 @@ class Group:
         features: of all examples.
         labels: of all examples.
         steps: which examples each step takes.
-        seeds: of the random numbers that the model draws for each user, see `draw_seed`; shape
+        seeds: of the random numbers that the model draws for each user (`draw_seed`), shape
             (users,).
-        absent: users (0 is the first of the group) that stay where they start: they failed.
-        loaded: where features and labels are a whole data set's, and steps take its rows: makes the
-            same group with examples of its own.
+        absent: users that failed and stay where they start; 0 is the first of the group.
+        load: makes the same group with examples of its own, where features and labels are a whole
+            data set's; None where they are the group's.
     """
 
     positions: NDArray[np.int64]
@@ -145,17 +166,17 @@ class Group:
     steps: StepRows
     seeds: NDArray[np.uint64]
     absent: frozenset[int] = frozenset()
-    loaded: Callable[[], Group] | None = None
+    load: Callable[[], Group] | None = None
 
     def __len__(self) -> int:
         return self.positions.size
 
-    def taken(self, rows: Tensor) -> tuple[Features, Tensor]:
+    def examples(self, rows: Tensor) -> tuple[Features, Tensor]:
         """Features and labels of these examples."""
         return each(lambda values: values[rows], self.features), self.labels[rows]
 
     def part(self, first: int, last: int) -> Group:
-        """Some of the users, with the examples of all."""
+        """The users first … last − 1, with the examples of all."""
         active = np.clip(self.steps.active - first, 0, last - first)
         taking = np.flatnonzero(active)
         steps = StepRows(
@@ -163,20 +184,21 @@ class Group:
             self.steps.weights[taking, first:last],
             active[taking],
         )
-        absent = frozenset(user - first for user in self.absent if first <= user < last)
-        load = self.loaded
+        load = None
+        if self.load is not None:
+            load = partial(_loaded_part, self.load, first, last)
         return replace(
             self,
             positions=self.positions[first:last],
             edges=self.edges[first : last + 1],
             steps=steps,
             seeds=self.seeds[first:last],
-            absent=absent,
-            loaded=None if load is None else lambda: load().part(first, last),
+            absent=frozenset(user - first for user in self.absent if first <= user < last),
+            load=load,
         )
 
     def parts(self, users: int) -> Iterator[Group]:
-        """All of the users, as evenly as can be in parts of so many at most."""
+        """All users in parts of equal size up to one, with at most ``users`` each."""
         if len(self) <= users:
             yield self
             return
@@ -191,8 +213,9 @@ class Group:
         return self.part(0, middle), self.part(middle, len(self))
 
     def without(self, users: Iterable[int]) -> Group:
-        """The same with zeros for these users' examples: no shape changes, nor anybody else's
-        bits.
+        """The group with zeros for these users' examples.
+
+        No shape changes, and neither does a bit of the other users.
         """
         features = each(lambda values: values.clone(), self.features)
         labels = self.labels.clone()
@@ -204,12 +227,21 @@ class Group:
         return replace(self, features=features, labels=labels, absent=self.absent | failed)
 
 
+def _loaded_part(load: Callable[[], Group], first: int, last: int) -> Group:
+    return load().part(first, last)
+
+
 #: Called with the place of a user and why it failed.
 Note = Callable[[int, str], None]
 
 
+def _ignore(place: int, reason: str) -> None:
+    """Note nothing about a user that failed."""
+    del place, reason
+
+
 def example_counts(
-    dataset: Dataset, users: NDArray[np.int64], note: Note = lambda _place, _reason: None
+    dataset: Dataset, users: NDArray[np.int64], note: Note = _ignore
 ) -> NDArray[np.int64]:
     """How many examples each user owns, 0 for one whose count fails. Shape (m,)."""
     try:
@@ -247,49 +279,65 @@ def load_examples(
     """All examples of some users, one user after the other; zeros in place of those that fail.
 
     Args:
-        dataset: of the examples.
-        structure: what one example must look like.
+        dataset: the users' examples.
+        structure: how one example must look.
         users: indices, shape (m,).
         counts: how many examples each must have, shape (m,), each at least 1.
-        note: told of the users with examples that cannot be loaded or are invalid.
+        note: called for each user with examples that cannot be loaded or are invalid.
 
     Guarantees:
-        What one user's examples are does not depend on another's. Users are loaded together only by
-        data sets that promise as many examples as they count (`Dataset.counts_are_exact`), and one
-        by one where that fails.
+        A user's examples do not depend on another user's. Users are loaded together only by data
+        sets that promise as many examples as they count (`Dataset.counts_are_exact`), and one by
+        one where that fails.
     """
+    loader = _Loader(dataset, structure, users, counts, note)
     parts: list[tuple[Features, Tensor]] = []
-    device = device_of(dataset.test_features)
-
-    def load(first: int, last: int) -> None:
-        try:
-            features, labels = dataset.examples(users[first:last])
-            expected = int(counts[first:last].sum())
-            structure.features.check("features", features, expected, device)
-            structure.labels.check("labels", labels, expected, device)
-        except BaseException as error:
-            pass_interrupt(error)
-            if last - first > 1:
-                halve(first, last)
-                return
-            note(first, described(error))
-            owned = int(counts[first])
-            features, labels = structure.zeros(owned, device)
-        parts.append((features, labels))
-
-    def halve(first: int, last: int) -> None:
-        middle = (first + last) // 2
-        load(first, middle)
-        load(middle, last)
-
     if dataset.counts_are_exact:
-        load(0, users.size)
+        parts = loader.load(0, users.size)
     else:
         for place in range(users.size):
-            load(place, place + 1)
+            parts += loader.load(place, place + 1)
     if len(parts) == 1:
         return parts[0]
-    return joined([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    all_features, all_labels = zip(*parts, strict=True)
+    return joined(all_features), torch.cat(all_labels)
+
+
+@dataclass(frozen=True, eq=False)
+class _Loader:
+    """Loads examples of users by halves until each user that fails is alone.
+
+    Args: those of `load_examples`.
+    """
+
+    dataset: Dataset
+    structure: ExampleStructure
+    users: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    note: Note
+
+    def load(self, first: int, last: int) -> list[tuple[Features, Tensor]]:
+        """The examples of the users first … last − 1 in some parts, in their order."""
+        try:
+            return [self._load_together(first, last)]
+        except BaseException as error:
+            pass_interrupt(error)
+            if last - first == 1:
+                self.note(first, described(error))
+                return [self.structure.zeros(int(self.counts[first]), self._device)]
+        middle = (first + last) // 2
+        return self.load(first, middle) + self.load(middle, last)
+
+    def _load_together(self, first: int, last: int) -> tuple[Features, Tensor]:
+        features, labels = self.dataset.examples(self.users[first:last])
+        expected = int(self.counts[first:last].sum())
+        self.structure.features.check("features", features, expected, self._device)
+        self.structure.labels.check("labels", labels, expected, self._device)
+        return features, labels
+
+    @property
+    def _device(self) -> torch.device:
+        return device_of(self.dataset.test_features)
 
 
 @jit_reassoc
@@ -312,16 +360,16 @@ def _finite(values: Any, rows: Any) -> Any:
 def rows_in_place(
     dataset: Dataset, structure: ExampleStructure, users: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
-    """The rows of users' examples in a data set in memory, if all of them are as they must be.
+    """The rows of users' examples in a data set in memory, if all of them are valid.
 
     Args:
-        dataset: of the examples.
-        structure: what one example must look like.
+        dataset: the users' examples.
+        structure: how one example must look.
         users: indices, shape (m,).
 
     Returns:
-        None where they are not, which `load_examples` tells more about, or where examples are not
-        real numbers in one array of a processor's memory.
+        None where an example is not valid, for which `load_examples` finds the reason, or where
+        examples are not real numbers in one array of a processor's memory.
     """
     if type(dataset) is not InMemoryDataset or not isinstance(dataset.features, Tensor):
         return None
@@ -330,17 +378,19 @@ def rows_in_place(
     declared = structure.features
     if not isinstance(declared, TensorStructure) or declared.bound is not None:
         return None
-    kinds = (declared.dtype, values.dtype, values.device.type)
-    if values.shape[1:] != declared.shape or kinds != (torch.float32, torch.float32, "cpu"):
+    if declared.dtype != torch.float32 or values.dtype != torch.float32:
+        return None
+    if values.device.type != "cpu" or values.shape[1:] != declared.shape:
         return None
     if not values.is_contiguous() or len(values) != len(dataset.labels):
         return None
     if not rows.size or rows.min() < 0 or rows.max() >= len(values):
         return None
+    labels = dataset.labels[torch.from_numpy(rows)]
     try:
-        structure.labels.check(
-            "labels", dataset.labels[torch.from_numpy(rows)], rows.size, values.device
-        )
+        structure.labels.check("labels", labels, rows.size, values.device)
     except (TypeError, ValueError):
         return None
-    return rows if _finite(values.detach().numpy().reshape(len(values), -1), rows) else None
+    if not _finite(values.detach().numpy().reshape(len(values), -1), rows):
+        return None
+    return rows

@@ -58,7 +58,7 @@ def _images() -> Task:
     return classification(dataset, nn.Sequential(*layers))
 
 
-class LoopEngine(nn.Module):
+class UnbatchableModule(nn.Module):
     """A module that torch.func cannot batch: what it computes depends on a number read off the
     examples.
     """
@@ -85,7 +85,7 @@ def _hostile() -> Task:
 def _one_by_one() -> Task:
     dataset = _kind("classification").dataset
     torch.manual_seed(3)
-    return classification(dataset, LoopEngine())
+    return classification(dataset, UnbatchableModule())
 
 
 def _adapted() -> Task:
@@ -114,9 +114,9 @@ MODELS: Final[dict[str, Callable[[], Task]]] = {
 OPTIMIZERS: Final[dict[str, Any]] = {
     "sgd": Sgd(learning_rate=0.5),
     "sgd, momentum": Sgd(learning_rate=0.5, momentum=0.8),
-    "adam": Adam(learning_rate=0.05, relative_epsilon=1.0),
-    "jme-adam": JmeAdam(learning_rate=0.05, relative_epsilon=1.0),
-    "jme-adam, coordinate": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="coordinate"),
+    "adam": Adam(learning_rate=0.05, relative_eps=1.0),
+    "jme-adam": JmeAdam(learning_rate=0.05, relative_eps=1.0),
+    "jme-adam, coordinate": JmeAdam(learning_rate=0.05, relative_eps=1.0, blocks="coordinate"),
     "own rule, squares": "diagonal",
     "own rule, joint-clip": "joint-clip",
 }
@@ -185,7 +185,6 @@ class Subject:
             )
         execution = Execution(
             messages=path.messages,
-            users_per_message=path.users_per_message,
             workers=path.workers,
             evaluate_every=ROUNDS,
         )

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.banded_inverse import banded_inverse
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 SIGMA = 0.60023  # of (8, 1e-5) for sensitivity 1
@@ -35,8 +35,8 @@ def test_a_derivative_free_search_with_the_true_sensitivity_finds_nothing_better
         return errors(C, prefix(n), stated).rmse
 
     start = -0.5 * np.random.default_rng(1).random(p - 1) / np.arange(1, p)
-    found = minimize(exact, start, method="Nelder-Mead", options={"maxfev": 400})
-    assert found.fun >= best * (1 - 1e-6)
+    optimum = minimize(exact, start, method="Nelder-Mead", options={"maxfev": 400})
+    assert optimum.fun >= best * (1 - 1e-6)
 
 
 @pytest.mark.parametrize(("p", "published"), [(2, 12.69), (16, 8.54)])
@@ -53,9 +53,9 @@ def test_beats_bifr_and_is_exact(contract, p):
     assert ours <= _rmse(build("bifr", contract, bands=p).factorization, contract) * (1 + 1e-6)
 
 
-def test_bad_requests_are_refused():
+def test_bad_requests_are_rejected():
     with pytest.raises(ValueError, match="between 1 and n=10"):
         banded_inverse(11, Participation(10, 2, 5))
     with pytest.raises(ValueError, match="n=10 rounds"):
         banded_inverse(2, Participation(10, 2, 5), prefix(9))
-    assert banded_inverse(1, Participation(10, 2, 5)).correlation[1:].max() == 0.0
+    assert banded_inverse(1, Participation(10, 2, 5)).noising_coefs[1:].max() == 0.0

@@ -22,7 +22,13 @@ from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalEngine, LocalSGD
 from fedmf.training.losses import cross_entropy
 from fedmf.training.task import Task
-from fedmf.training.task_kinds import classification, multi_label, next_token, regression, tagging
+from fedmf.training.task_kinds import (
+    classification,
+    multi_label,
+    next_token,
+    regression,
+    tagging,
+)
 
 SEED = 11
 ROUND = 3

@@ -1,6 +1,4 @@
-"""Groups are taken only where users have the loop's updates, with the same bits at each place;
-faults.
-"""
+"""Users are trained in groups only where updates are the loop's, with equal bits at each place."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ def test_models_that_mix_examples_are_trained_as_by_the_loop(
     with caplog.at_level(logging.WARNING, "fedmf"):
         trainer = trainer_for(module, dataset, PLAN)
     (line,) = caplog.messages
-    how = "users are trained one by one, which is slower, not by torch.func in groups"
+    how = "users are trained on the slower path 'loop', not 'vmap'"
     assert line == f"{how}: the model mixes a user's examples, so that padding changes updates"
     updates = trainer.updates(trainer.task.model.initial(), list(dataset.user_ids), 3)
     for user, update in zip(dataset.user_ids, updates, strict=True):
@@ -92,10 +90,8 @@ def test_a_module_that_magnifies_rounding_mixes_nothing() -> None:
 def test_a_module_that_counts_padding_disagrees() -> None:
     task = task_of(Mixing(lambda x: x * len(x)))
     assert mixed_examples(task, PLAN) == ""
-    assert (
-        disagreement(VmapEngine, task, PLAN)
-        == "updates are other ones than by automatic differentiation"
-    )
+    fault = "updates differ from those of automatic differentiation"
+    assert disagreement(VmapEngine, task, PLAN) == fault
 
 
 def test_a_place_with_other_bits_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +146,9 @@ print(even, trainer.path)
 
 
 def of_child(code: str, **environment: str) -> str:
-    """What a process prints that begins without a chosen mode of MKL."""
-    given = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    """The output of a process that begins without a chosen mode of MKL."""
+    given = dict(os.environ)
+    given.pop("MKL_CBWR", None)
     given["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     command = [sys.executable, "-c", code]
     done = subprocess.run(
@@ -172,9 +169,7 @@ def test_importing_fedmf_chooses_reproducible_products_unless_told_otherwise() -
 
 
 def test_a_group_and_its_user_alone_have_the_bits_of_all_widths() -> None:
-    """Copies are of each width that the batch size allows, and take several steps where it is
-    narrow.
-    """
+    """Copies have each width that the batch size allows, and several steps of a narrow one."""
     task = task_of(Plain(nn.Linear(6, 4)))
     group = agreement._copies(task, 1, 32)
     assert group.steps.rows.shape == (4, 32, 1)

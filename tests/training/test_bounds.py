@@ -1,11 +1,10 @@
-"""Entries are looked at before an engine sees them: a user outside of what is declared is zero,
-alone.
-"""
+"""A user with entries beyond the declared bounds contributes zeros, and no other user changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -93,17 +92,17 @@ NUMBERS = {
     "label -1": put("labels", -1),
 }
 CASES = [
-    *((texts, change, "vmap") for change in TEXTS.values()),
-    *((numbers, change, engine) for change in NUMBERS.values() for engine in ("auto", "loop")),
+    *product([texts], TEXTS.values(), ["vmap"]),
+    *product([numbers], NUMBERS.values(), ["auto", "loop"]),
 ]
-NAMES = [*TEXTS, *(f"{made}-{engine}" for made in NUMBERS for engine in ("auto", "loop"))]
+NAMES = [*TEXTS, *map("-".join, product(NUMBERS, ["auto", "loop"]))]
 
 
-@pytest.mark.parametrize(("made", "change", "engine"), CASES, ids=NAMES)
+@pytest.mark.parametrize(("make", "change", "engine"), CASES, ids=NAMES)
 def test_a_user_outside_of_the_bounds_is_zero_and_nobody_else_moves(
-    made: Callable[[], Task], change: Callable[[Task], Task], engine: str
+    make: Callable[[], Task], change: Callable[[Task], Task], engine: str
 ) -> None:
-    task = made()
+    task = make()
     users = list(task.dataset.user_ids)  # type: ignore[arg-type]
     local = LocalSGD(1, 3, 0.5, engine=engine)  # type: ignore[arg-type]
     clean = LocalTrainer(task, local, group_size=4).updates(task.model.initial(), users, 0)

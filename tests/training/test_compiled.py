@@ -1,6 +1,4 @@
-"""Compiled steps against automatic differentiation in 64 bits, and what is a chain of known
-layers.
-"""
+"""Compiled steps have the updates of automatic differentiation in 64 bits."""
 
 from __future__ import annotations
 
@@ -20,11 +18,18 @@ from torch import Tensor, nn
 
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
-from fedmf.data.structure import PADDING
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification, multi_label, regression
+from fedmf.training import (
+    LocalSGD,
+    LocalTrainer,
+    Task,
+    classification,
+    multi_label,
+    regression,
+)
 from fedmf.training.agreement import disagreement
 from fedmf.training.batches import user_orders
-from fedmf.training.compiled import Compiled, NotAChain, plan_of, steps
+from fedmf.training.compiled import CompiledEngine, NotAChain, program_of, steps
+from fedmf.training.losses import PADDING
 
 SIZES = (5, 1, 8, 3)
 LOCAL = LocalSGD(2, 4, 0.1, momentum=0.5, proximal=0.3)
@@ -53,7 +58,7 @@ class Own(nn.Module):
 
 
 def layers() -> list[nn.Module]:
-    """The same as layers of a Sequential."""
+    """The layers of `Own`, to be put into a Sequential."""
     own = Own()
     images = (own.first, nn.ReLU(), nn.MaxPool2d(2), own.second, nn.Tanh(), nn.AvgPool2d(2))
     return [*images, nn.Identity(), nn.Flatten(), own.dense, nn.ReLU(), own.head]
@@ -92,6 +97,13 @@ CHAINS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+TASKS: dict[str, Callable[..., Task]] = {
+    "classification": classification,
+    "regression": regression,
+    "multi-label": multi_label,
+}
+
+
 def task_of(
     module: nn.Module, kind: str = "classification", shape: tuple[int, ...] = (3, 9, 8)
 ) -> Task:
@@ -102,14 +114,12 @@ def task_of(
     labels[-1] = 3
     owned = tuple(np.split(np.arange(count), np.cumsum(SIZES)[:-1]))
     names = tuple(f"u{u}" for u in range(len(SIZES)))
-    make = classification
     if kind != "classification":
         labels = torch.rand(count, 4, generator=generator).round()
-        make = regression if kind == "regression" else multi_label
-    return make(InMemoryDataset(features, labels, owned, names, features, labels), module)
+    return TASKS[kind](InMemoryDataset(features, labels, owned, names, features, labels), module)
 
 
-def made(name: str) -> nn.Module:
+def module_of(name: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return CHAINS[name]()
@@ -125,28 +135,31 @@ def exact_update(task: Task, user: int, local: LocalSGD) -> Tensor:
     assert isinstance(features, Tensor)
     for order in torch.from_numpy(user_orders(task.seed, 2, f"u{user}", len(labels), local.epochs)):
         for rows in order.split(local.batch_size):
-            target = labels[rows] if labels.dtype == torch.int64 else labels[rows].double()
+            target = labels[rows]
+            if target.is_floating_point():
+                target = target.double()
             loss = task.loss(module(features[rows].double()), target).mean()
             for v, p, start, slope in zip(
                 velocity, trained, origin, torch.autograd.grad(loss, trained), strict=True
             ):
                 v.mul_(local.momentum).add_(slope + local.proximal * (p.detach() - start))
                 p.data.sub_(local.learning_rate * v)
-    return torch.cat(
-        [(p.detach() - start).flatten() for p, start in zip(trained, origin, strict=True)]
-    )
+    flat = nn.utils.parameters_to_vector
+    return flat(trained).detach() - flat(origin)
 
 
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("name", CHAINS)
 def test_updates_are_those_of_automatic_differentiation_in_64_bits(name: str, plain: bool) -> None:
-    local = replace(LOCAL, momentum=0.0, proximal=0.0) if plain else LOCAL
-    check_exact(task_of(made(name)), local)
+    local = LOCAL
+    if plain:
+        local = replace(LOCAL, momentum=0.0, proximal=0.0)
+    check_exact(task_of(module_of(name)), local)
 
 
 @pytest.mark.parametrize("kind", ["regression", "multi-label"])
 def test_other_losses(kind: str) -> None:
-    check_exact(task_of(made("dense"), kind), LOCAL)
+    check_exact(task_of(module_of("dense"), kind), LOCAL)
 
 
 def check_exact(task: Task, local: LocalSGD) -> None:
@@ -159,23 +172,25 @@ def check_exact(task: Task, local: LocalSGD) -> None:
         exact = exact_update(task, user, local)
         assert exact.norm() > 1e-3
         assert (update - exact).norm() <= TOLERANCE * exact.norm()
-    rows, added = (ClippedSum(origin.numel(), 0.1) for _ in "ab")
+    rows = ClippedSum(origin.numel(), 0.1)
+    added = ClippedSum(origin.numel(), 0.1)
     assert rows.add_updates(updates).all()
-    assert not trainer.add_updates(origin, users, 2, added)  # as they are made
+    assert not trainer.add_updates(origin, users, 2, added)
     assert torch.equal(rows.fixed_point, added.fixed_point)
     assert rows.users == added.users
 
 
 def test_a_module_of_ones_own_has_the_bits_of_a_sequential() -> None:
-    updates = [
-        LocalTrainer(task, LOCAL).updates(task.model.initial(), task.dataset.user_ids, 2)
-        for task in map(task_of, map(made, ("Sequential", "own module")))
-    ]
+    updates: list[Tensor] = []
+    for name in ("Sequential", "own module"):
+        task = task_of(module_of(name))
+        trainer = LocalTrainer(task, LOCAL)
+        updates.append(trainer.updates(task.model.initial(), task.dataset.user_ids, 2))
     assert torch.equal(*updates)
 
 
 def test_padding_has_no_slopes_and_a_label_beyond_the_classes_fails_alone() -> None:
-    task = task_of(made("dense"))
+    task = task_of(module_of("dense"))
     dataset = task.dataset
     assert isinstance(dataset, InMemoryDataset)
     dataset.labels[dataset.owned[2][:3]] = PADDING
@@ -184,9 +199,10 @@ def test_padding_has_no_slopes_and_a_label_beyond_the_classes_fails_alone() -> N
     total = ClippedSum(few.model.dimension, 1.0)
     users = list(dataset.user_ids)
     assert isinstance(few.dataset, InMemoryDataset)
-    beyond = [
-        u for u, rows in zip(users, few.dataset.owned, strict=True) if 3 in few.dataset.labels[rows]
-    ]
+    beyond: list[str] = []
+    for user, rows in zip(users, few.dataset.owned, strict=True):
+        if 3 in few.dataset.labels[rows]:
+            beyond.append(user)
     failures = LocalTrainer(few, LOCAL).add_updates(few.model.initial(), users, 2, total)
     assert [failure.user for failure in failures] == beyond
     assert 0 < len(beyond) < len(SIZES)
@@ -194,7 +210,9 @@ def test_padding_has_no_slopes_and_a_label_beyond_the_classes_fails_alone() -> N
 
 class Branching(Own):
     def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images if images.sum() > 0 else -images)
+        if images.sum() > 0:
+            return super().forward(images)
+        return super().forward(-images)
 
 
 class Twice(nn.Module):
@@ -245,20 +263,20 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 def test_what_is_no_chain_is_left_to_torch(name: str) -> None:
     make, reason = REFUSED[name]
     with pytest.raises(NotAChain, match=reason):
-        plan_of(task_of(make()), LOCAL)
+        program_of(task_of(make()), LOCAL)
 
 
 def test_steps_that_disagree_with_automatic_differentiation_are_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task = task_of(made("Sequential"))
-    assert disagreement(Compiled, task, LOCAL) == ""
-    other = plan_of(task, LOCAL)
+    task = task_of(module_of("Sequential"))
+    assert disagreement(CompiledEngine, task, LOCAL) == ""
+    other = program_of(task, LOCAL)
     other[0].stages["step_x"][0] += 1
     other[0].stages["pixels"][0] -= 4
-    monkeypatch.setattr("fedmf.training.compiled.engine.plan_of", lambda *_: other)
-    why = "updates are other ones than by automatic differentiation"
-    assert disagreement(Compiled, task, LOCAL) == why
+    monkeypatch.setattr("fedmf.training.compiled.engine.program_of", lambda *_: other)
+    why = "updates differ from those of automatic differentiation"
+    assert disagreement(CompiledEngine, task, LOCAL) == why
 
 
 FAULTY = """
@@ -270,15 +288,15 @@ from training.test_compiled import LOCAL, task_of
 from fedmf.training import interference
 from fedmf.training.compiled import engine
 from fedmf.training.local import trainer_on
-for name in ("cleared", "kept"):
+for name in ("cleared", "uncleared"):
     steps = importlib.import_module(name)
     def train(p, *rest, right=steps.train_users):
         return right(p._replace(stages=p.stages.view(np.recarray)), *rest)
     steps.train_users, engine.steps = train, steps
-    engine.program.cache_clear()
+    engine.compiled_training.cache_clear()
     torch.manual_seed(0)
-    convolution = nn.Conv2d(1, 2, 2, padding=1)
-    module = nn.Sequential(convolution, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4))
+    layers = nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4)
+    module = nn.Sequential(*layers)
     print(name, interference(trainer_on("compiled"), task_of(module, shape=(1, 3, 3)), LOCAL))
 """
 
@@ -289,11 +307,11 @@ def test_an_arena_that_is_not_cleared_is_seen(tmp_path: Path) -> None:
     clear = "    clear(arena, 0, arena.size)\n"
     assert source.count(clear) == 1
     (tmp_path / "cleared.py").write_text(source)
-    (tmp_path / "kept.py").write_text(source.replace(clear, ""))
+    (tmp_path / "uncleared.py").write_text(source.replace(clear, ""))
     command = [sys.executable, "-c", FAULTY, str(tmp_path), str(Path(__file__).parents[1])]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    cleared, kept = done.stdout.splitlines()
+    cleared, uncleared = done.stdout.splitlines()
     assert cleared.strip() == "cleared"
-    assert kept.startswith("kept ")
-    assert kept.strip() != "kept"
+    assert uncleared.startswith("uncleared ")
+    assert uncleared.strip() != "uncleared"

@@ -1,6 +1,4 @@
-"""Frozen and tied parameters, buffers, and examples as dictionaries of tensors, in local
-training.
-"""
+"""Local training with frozen and tied parameters, buffers, and examples as dictionaries."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ TOLERANCE = 2e-5
 
 
 def half_frozen() -> nn.Module:
-    """A chain of layers, so that no engine may take the layer that is frozen for one that is
-    trained.
-    """
+    """A chain of layers with a frozen one, which no engine may take for a trained one."""
     module = mlp(6, (7, 5), 4, seed=2)
     module.get_submodule("hidden1").requires_grad_(False)
     return module

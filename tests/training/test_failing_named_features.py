@@ -49,7 +49,7 @@ class Tampered(WrappedData):
     def examples(self, users: NDArray[np.int64]) -> tuple[Any, Tensor]:
         features, labels = self.inner.examples(users)
         if VICTIM in users:
-            return self.change(features), labels  # type: ignore[arg-type]
+            features = self.change(features)  # type: ignore[arg-type]
         return features, labels
 
 
@@ -65,7 +65,8 @@ def test_a_failing_user_of_named_features_moves_nobody_else(fault: str, engine: 
     users = task.dataset.user_ids
     start = task.model.initial()
     clean = LocalTrainer(task, local, group_size=3).updates(start, users, 0)
-    total, expected = (ClippedSum(TRAINED, 0.5) for _ in range(2))
+    total = ClippedSum(TRAINED, 0.5)
+    expected = ClippedSum(TRAINED, 0.5)
     failures = LocalTrainer(tampered, local, group_size=3).add_updates(start, users, 0, total)
     assert [(failure.user, failure.stage) for failure in failures] == [(users[VICTIM], stage)]
     clean[VICTIM] = 0.0

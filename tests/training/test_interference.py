@@ -1,5 +1,6 @@
-"""A user's integers are the same before, after and beside hostile users, on every path; planted
-faults.
+"""A user's integers are the same before, after and among hostile users, on every path.
+
+Planted faults are seen.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from fedmf.training import (
     preflight,
 )
 from fedmf.training.batches import user_orders
-from fedmf.training.compiled import Compiled
+from fedmf.training.compiled import CompiledEngine
 from fedmf.training.compiled import engine as compiled_engine
 from fedmf.training.engines import LoopEngine, OwnRows, VmapEngine
-from fedmf.training.interference import HOSTILE, Fill, hostile_users, integers
+from fedmf.training.interference import HOSTILE, Fill, clipped_integers, hostile_users
 from fedmf.training.local import Path, trainer_on
 from fedmf.training.losses import cross_entropy
 from fedmf.training.rng import draw_seed
@@ -94,17 +95,17 @@ CASES: dict[str, tuple[Callable[[], Task], Path]] = {
         lambda: images(nn.Sequential(nn.Flatten(), nn.Linear(72, 19), nn.Tanh(), nn.Linear(19, 4))),
         "compiled",
     ),
-    "groups, convolutions": (lambda: images(Plain(cnn())), "vmap"),
-    "groups, words": (lambda: task_of_kind("next token", [2, 3]), "vmap"),
-    "groups, numbers": (lambda: task_of_kind("regression", [2, 3]), "vmap"),
-    "one by one, convolutions": (lambda: images(Plain(cnn())), "loop"),
-    "one by one, dropout": (
+    "vmap, convolutions": (lambda: images(Plain(cnn())), "vmap"),
+    "vmap, words": (lambda: task_of_kind("next token", [2, 3]), "vmap"),
+    "vmap, numbers": (lambda: task_of_kind("regression", [2, 3]), "vmap"),
+    "loop, convolutions": (lambda: images(Plain(cnn())), "loop"),
+    "loop, dropout": (
         lambda: images(
             nn.Sequential(nn.Flatten(), nn.Linear(72, 19), nn.Dropout(0.5), nn.Linear(19, 4))
         ),
         "loop",
     ),
-    "one by one, an LSTM": (
+    "loop, an LSTM": (
         lambda: next_token(task_of_kind("next token", [2, 3]).dataset, Recurring(), 50),
         "loop",
     ),
@@ -120,12 +121,12 @@ def _seeded() -> Iterator[None]:
 
 @pytest.fixture
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN in all memory that engines may have kept of the user before."""
+    """Fill all memory that engines may still have of the user before with NaN."""
 
-    compiled = Compiled.train
+    compiled = CompiledEngine.train
     new_vector = compiled_engine.new_vector
 
-    def poisoned_arena(engine: Compiled, origin: Tensor, group: Group) -> Tensor:
+    def poisoned_arena(engine: CompiledEngine, origin: Tensor, group: Group) -> Tensor:
         engine._arena.fill(np.nan)
         return compiled(engine, origin, group)
 
@@ -140,7 +141,7 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         engine._gradient.fill_(torch.nan)
         train(engine, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Compiled, "train", poisoned_arena)
+    monkeypatch.setattr(CompiledEngine, "train", poisoned_arena)
     monkeypatch.setattr(compiled_engine, "new_vector", poisoned_vector)
     monkeypatch.setattr(LoopEngine, "_train", poisoned_train)
     monkeypatch.setattr(engines, "_rows", lambda like, users: rows(like, users).fill_(torch.nan))
@@ -151,28 +152,30 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_integers_do_not_depend_on_any_hostile_user(case: str) -> None:
     make, path = CASES[case]
-    made = hostile_users(make(), 5, KINDS)
-    trainer = LocalTrainer(made, LOCAL, path=path, threads=1)
-    alone, failed = integers(trainer, made, ["A"])
-    assert not failed
+    task = hostile_users(make(), 5, KINDS)
+    trainer = LocalTrainer(task, LOCAL, path=path, threads=1)
+    alone, reasons = clipped_integers(trainer, task, ["A"])
+    assert not reasons
     assert alone.any()
+
+    def of_a(users: list[str], others: Tensor | int = 0) -> Tensor:
+        return clipped_integers(trainer, task, users)[0] - others
+
     for kind in KINDS:
-        hostile, _ = integers(trainer, made, [kind])
-        assert torch.equal(integers(trainer, made, ["A"])[0], alone), kind
-        assert torch.equal(integers(trainer, made, [kind, "A"])[0] - hostile, alone), kind
-        assert torch.equal(integers(trainer, made, ["A", kind])[0] - hostile, alone), kind
-    everybody = list(KINDS)
-    hostile, failed = integers(trainer, made, everybody)
-    assert torch.equal(
-        integers(trainer, made, [*everybody[:4], "A", *everybody[4:]])[0] - hostile, alone
-    )
-    assert ("outside" in failed) == (made.structure.labels.bound is not None)
+        hostile, _ = clipped_integers(trainer, task, [kind])
+        assert torch.equal(of_a(["A"]), alone), kind
+        assert torch.equal(of_a([kind, "A"], hostile), alone), kind
+        assert torch.equal(of_a(["A", kind], hostile), alone), kind
+    all_kinds = list(KINDS)
+    hostile, reasons = clipped_integers(trainer, task, all_kinds)
+    assert torch.equal(of_a([*all_kinds[:4], "A", *all_kinds[4:]], hostile), alone)
+    assert ("outside" in reasons) == (task.structure.labels.bound is not None)
 
 
-class Kept(nn.Module):
-    """Keeps something that its outputs depend on."""
+class Stateful(nn.Module):
+    """Has state that its outputs depend on."""
 
-    def __init__(self, step: Callable[[Kept, Tensor], Tensor]) -> None:
+    def __init__(self, step: Callable[[Stateful, Tensor], Tensor]) -> None:
         super().__init__()
         self.inner = nn.Linear(6, 4)
         self.step = step
@@ -184,31 +187,30 @@ class Kept(nn.Module):
         return self.step(self, features)
 
 
-def _running_scale(module: Kept, features: Tensor) -> Tensor:
+def _running_scale(module: Stateful, features: Tensor) -> Tensor:
     module.scale = 0.9 * module.scale + 0.1 * float(features.detach().abs().max())
     return module.inner(features / module.scale)
 
 
-def _first_mean(module: Kept, features: Tensor) -> Tensor:
+def _first_mean(module: Stateful, features: Tensor) -> Tensor:
     if module.first is None:
         module.first = features.detach().mean(dim=0)
     return module.inner(features - module.first)
 
 
-def _own_generator(module: Kept, features: Tensor) -> Tensor:
+def _own_generator(module: Stateful, features: Tensor) -> Tensor:
     return module.inner(features * float(1.0 + module.generator.random()))
 
 
-def _python_random(module: Kept, features: Tensor) -> Tensor:
+def _python_random(module: Stateful, features: Tensor) -> Tensor:
     return module.inner(features * (1.0 + random.random()))
 
 
-def _numpy_random(module: Kept, features: Tensor) -> Tensor:
-    scale = float(1.0 + np.random.rand())  # noqa: NPY002 - what people write
-    return module.inner(features * scale)
+def _numpy_random(module: Stateful, features: Tensor) -> Tensor:
+    return module.inner(features * float(1.0 + np.random.rand()))  # noqa: NPY002
 
 
-def _clamped(module: Kept, features: Tensor) -> Tensor:
+def _clamped(module: Stateful, features: Tensor) -> Tensor:
     module.inner.weight.data.clamp_(min=0)
     return module.inner(features)
 
@@ -231,20 +233,18 @@ CHANGES = "model must not change its parameters or buffers in a pass; got anothe
     ],
 )
 def test_a_model_that_keeps_something_of_a_user_is_refused(
-    step: Callable[[Kept, Tensor], Tensor], message: str, engine: str
+    step: Callable[[Stateful, Tensor], Tensor], message: str, engine: str
 ) -> None:
     python = random.getstate()  # type: ignore[union-attr]
     numpy = np.random.get_state()[1].tolist()  # type: ignore[union-attr] # noqa: NPY002
     with pytest.raises(ConfigError, match=message):
-        preflight(with_model(Kept(step)), LocalSGD(engine=engine))  # type: ignore[arg-type]
+        preflight(with_model(Stateful(step)), LocalSGD(engine=engine))  # type: ignore[arg-type]
     assert random.getstate() == python
     assert np.random.get_state()[1].tolist() == numpy  # type: ignore[union-attr] # noqa: NPY002
 
 
 class MovingAverage:
-    """A loss over its own moving average, which an update shows and the trial of single examples
-    does not.
-    """
+    """A loss over its own moving average: an update shows it, single examples do not."""
 
     def __init__(self) -> None:
         self.mean = torch.tensor(1.0)
@@ -276,13 +276,14 @@ def beyond_the_table() -> Task:
     )
 
 
-def beside_the_token_beyond(
+def with_the_token_beyond(
     monkeypatch: pytest.MonkeyPatch, flattens: bool
 ) -> tuple[bool, list[str]]:
-    """Whether A's update is the same after a user with token 50 in its group, and who fails."""
+    """Whether A's update is the same after a user with token 50 in its group; the failures."""
 
     def only_beyond(values: Tensor, structure: TensorStructure) -> None:
-        values.fill_(50) if structure.bound == 51 else None
+        if structure.bound == 51:
+            values.fill_(50)
 
     def within(values: Tensor, structure: TensorStructure) -> None:
         values.clamp_(max=49)
@@ -291,22 +292,23 @@ def beside_the_token_beyond(
         monkeypatch.setattr(
             OwnRows, "__torch_function__", lambda _, f, __, a=(), k=None: f(*a, **(k or {}))
         )
-    made = hostile_users(beyond_the_table(), 4, {"first": (within, 1), "B": (only_beyond, 1)})
-    made.dataset.features.clamp_(max=50)[:4].clamp_(max=49)  # type: ignore[attr-defined]
-    trainer = LocalTrainer(made, LOCAL, path="vmap")
-    origin = made.model.initial()
+    kinds = {"first": (within, 1), "B": (only_beyond, 1)}
+    task = hostile_users(beyond_the_table(), 4, kinds)
+    task.dataset.features.clamp_(max=50)[:4].clamp_(max=49)  # type: ignore[attr-defined]
+    trainer = LocalTrainer(task, LOCAL, path="vmap")
+    origin = task.model.initial()
     failures = Failures()
     alone = trainer.updates(origin, ["first", "A"], 0)[1]
-    beside = trainer.updates(origin, ["first", "B", "A"], 0, failures)[2]
+    together = trainer.updates(origin, ["first", "B", "A"], 0, failures)[2]
     assert alone.any()
     named = failures.named(["first", "B", "A"])
-    return torch.equal(alone, beside), [f"{failure.user}: {failure.reason}" for failure in named]
+    return torch.equal(alone, together), [f"{failure.user}: {failure.reason}" for failure in named]
 
 
 def test_a_token_that_is_none_reaches_no_row_of_another_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    same, failed = beside_the_token_beyond(monkeypatch, flattens=False)
+    same, failed = with_the_token_beyond(monkeypatch, flattens=False)
     assert same
     (line,) = failed
     assert line.startswith("B: RuntimeError: index 50 is out of bounds")
@@ -317,7 +319,7 @@ def test_a_token_that_is_none_reaches_no_row_of_another_user(
 def test_a_token_that_is_flattened_into_a_neighbour_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert beside_the_token_beyond(monkeypatch, flattens=True) == (False, [])
+    assert with_the_token_beyond(monkeypatch, flattens=True) == (False, [])
 
 
 @pytest.mark.parametrize(
@@ -333,7 +335,7 @@ def test_functions_that_flatten_rows_of_users_are_refused(flattened: Callable[..
         torch.vmap(flattened)(torch.ones(3, 4, 2), torch.tensor([[0], [4], [1]]))
 
 
-@pytest.mark.parametrize("fault", ["buffers kept", "the last user's model kept", "a group of one"])
+@pytest.mark.parametrize("fault", ["buffers stay", "the last user's model stays", "a group of one"])
 def test_the_check_sees_an_engine_that_keeps_something(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,30 +351,23 @@ def test_the_check_sees_an_engine_that_keeps_something(
 
         path = "vmap"
         monkeypatch.setattr(VmapEngine, "train", apart)
-    elif fault == "buffers kept":
+    elif fault == "buffers stay":
         task = with_model(Centred())
-        kept = lambda engine: setattr(engine, "_buffers", [])  # noqa: E731
-        made = LoopEngine.__init__
-        monkeypatch.setattr(
-            LoopEngine, "__init__", lambda engine, *a: (made(engine, *a), kept(engine))[0]
-        )
+        monkeypatch.setattr(LoopEngine, "_restore_buffers", lambda engine: None)
     else:
         trained = LoopEngine._train
         before = list[LoopEngine]()
 
         def on(engine: LoopEngine, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
-            start = (
-                engine._flat.clone()
-                if engine in before and engine._flat.isfinite().all()
-                else origin
-            )
+            start = origin
+            if engine in before and engine._flat.isfinite().all():
+                start = engine._flat.clone()
             trained(engine, into, start, group, u)
             before.append(engine)
 
         monkeypatch.setattr(LoopEngine, "_train", on)
-    assert "another one after or together with other users" in interference(
-        trainer_on(path), task, LOCAL
-    )  # type: ignore[arg-type]
+    seen = interference(trainer_on(path), task, LOCAL)  # type: ignore[arg-type]
+    assert "differed after or together with other users" in seen
 
 
 class Centred(nn.Module):
@@ -395,13 +390,15 @@ def test_a_compiled_program_that_fails_the_check_is_not_taken(
 ) -> None:
     task = images(cnn())
     assert LocalTrainer(task, LOCAL).path == "compiled"
-    monkeypatch.setattr(
-        "fedmf.training.local.interference",
-        lambda make, task, local: "planted" if make(task, local).path == "compiled" else "",
-    )
+
+    def planted(make_trainer: Callable[..., LocalTrainer], task: Task, local: LocalSGD) -> str:
+        faults = {"compiled": "planted"}
+        return faults.get(make_trainer(task, local).path, "")
+
+    monkeypatch.setattr("fedmf.training.local.interference", planted)
     with caplog.at_level("WARNING", "fedmf"):
         assert LocalTrainer(images(cnn()), LOCAL).path == "loop"
-    line = "users are trained one by one, which is slower, not by compiled steps: planted"
+    line = "users are trained on the slower path 'loop', not 'compiled': planted"
     assert caplog.messages == [line]
     assert FlatModel(cnn()).dimension == task.model.dimension
 
@@ -422,8 +419,7 @@ def test_dropout_is_that_of_a_loop_seeded_for_the_user_and_moves_no_generator() 
     order = torch.from_numpy(user_orders(0, 3, "u0", len(labels), 1)[0])
     torch.manual_seed(draw_seed(0, 3, "u0"))
     cross_entropy(module(features[order]), labels[order]).mean().backward()
-    expected = torch.cat(
-        [-0.1 * p.grad.flatten() for p in module.parameters() if p.grad is not None]
-    )
+    slopes = [p.grad for p in module.parameters() if p.grad is not None]
+    expected = -0.1 * nn.utils.parameters_to_vector(slopes)
     torch.testing.assert_close(first, expected, rtol=1e-5, atol=1e-7)
     assert task.evaluate(origin) == task.evaluate(origin)

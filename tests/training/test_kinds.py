@@ -1,6 +1,4 @@
-"""Classification, next-token, tagging, regression and multi-label tasks: trained by every engine,
-judged.
-"""
+"""Every kind of task learns with the default engine, and has the metrics of a hand calculation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Which users are trained together, by which program, on how many threads: nobody's bits may depend
-on it.
-"""
+"""A user's bits do not depend on companions, groups, threads or the path that is chosen."""
 
 from __future__ import annotations
 
@@ -14,10 +12,11 @@ from support.training_cases import ROUND, Plain, cohort, trainer_for
 from torch import Tensor, nn
 
 from fedmf.clipping.clipped_sum import ClippedSum
-from fedmf.clipping.workers import Workers
 from fedmf.models import mlp
+from fedmf.training import LocalTrainer, classification
 from fedmf.training.batches import groups_of, step_rows, user_orders, user_seed
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.workers import Workers
 
 SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 30, 5, 12, 12]
 PLAN = LocalSGD(2, 4, 0.3, momentum=0.5, proximal=0.1)
@@ -27,13 +26,11 @@ def small_cnn() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(
-            *(
-                nn.Unflatten(1, (1, 3, 2)),
-                nn.Conv2d(1, 3, 2),
-                nn.ReLU(),
-                nn.Flatten(),
-                nn.Linear(6, 4),
-            )
+            nn.Unflatten(1, (1, 3, 2)),
+            nn.Conv2d(1, 3, 2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(6, 4),
         )
 
 
@@ -101,7 +98,9 @@ class Branching(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         outputs = self.inner(features)
-        return 2 * outputs if outputs.sum().item() > 0 else outputs
+        if outputs.sum().item() > 0:
+            return 2 * outputs
+        return outputs
 
 
 def test_a_module_that_cannot_be_batched_falls_back_to_the_loop(
@@ -112,7 +111,7 @@ def test_a_module_that_cannot_be_batched_falls_back_to_the_loop(
     with caplog.at_level(logging.WARNING, "fedmf"):
         trainer = trainer_for(Branching(), dataset, plan)
     (record,) = caplog.records
-    assert "one by one" in record.getMessage()
+    assert "slower path 'loop'" in record.getMessage()
     assert "\n" not in record.getMessage()
     loop = trainer_for(Branching(), dataset, plan, engine="loop")
     start = trainer.task.model.initial()
@@ -148,8 +147,8 @@ def test_batch_statistics_are_refused_with_the_way_out(engine: str) -> None:
     ],
 )
 def test_the_path_that_is_chosen(module: nn.Module, engine: str, path: str) -> None:
-    dataset = cohort([3, 4])
-    trainer = trainer_for(module, dataset, LocalSGD(), engine=engine)  # type: ignore[arg-type]
+    local = LocalSGD(engine=engine)  # type: ignore[arg-type]
+    trainer = LocalTrainer(classification(cohort([3, 4]), module), local)
     assert trainer.path == path
 
 
@@ -162,13 +161,7 @@ def test_steps_hold_each_users_examples_in_its_own_order() -> None:
     steps = step_rows(seeds, sizes, batch, epochs, first)
     assert steps.active.tolist() == [3, 3, 2, 2, 1, 1]
     for u, (name, size, start) in enumerate(zip("abc", sizes, (0, 7, 12), strict=True)):
-        order = np.concatenate(
-            [
-                part
-                for epoch in user_orders(1, 2, name, size, epochs)
-                for part in np.split(epoch, range(batch, size, batch))
-            ]
-        )
+        order = user_orders(1, 2, name, size, epochs).ravel()  # epochs follow each other
         real = steps.weights[:, u] > 0
         assert (steps.rows[:, u][real] == start + order).all()
         assert np.isin(steps.rows[:, u], np.arange(start, start + size)).all()

@@ -1,6 +1,4 @@
-"""Broken tasks and all engines: one line with the cause, before anything is spent; and what must
-pass.
-"""
+"""A broken task is rejected in one line that names the cause; a task that can be trained passes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Training in plain compiled loops: from a module to a table of its layers, and the loops that walk
-it.
+"""Training in compiled loops.
+
+`chain` reads the layers of a module, `step_plan` lays them out as a table, `steps` are the loops
+that walk it, and `engine` trains groups of users by them.
 """
 
 from fedmf.training.compiled.chain import NotAChain
-from fedmf.training.compiled.engine import Compiled, plan_of, program
+from fedmf.training.compiled.engine import CompiledEngine, compiled_training, program_of
 
-__all__ = ["Compiled", "NotAChain", "plan_of", "program"]
+__all__ = ["CompiledEngine", "NotAChain", "compiled_training", "program_of"]

@@ -1,11 +1,14 @@
-"""The layers that a module applies one after the other, be it a Sequential or one with its own
-`forward`.
+"""The layers that a module applies one after the other.
+
+The module may be a Sequential or have a `forward` of its own: it is called once, and the functions
+of torch that it calls are recorded. `step_plan` lays the layers out for compiled steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -20,17 +23,18 @@ Pair = tuple[int, int]
 
 
 class NotAChain(ValueError):
-    """Why a module is no chain of known layers."""
+    """A module is no chain of known layers; the message says why."""
 
 
 class Layer(NamedTuple):
-    """A layer, and the shapes of an example before and after it.
+    """A layer of a chain.
 
     Attributes:
-        kind: "linear", "convolution", "max pool", "mean pool", "relu", "tanh", "reshape", "log
-            softmax", or "nothing".
+        kind: "linear", "convolution", "max pool", "mean pool", "relu", "tanh", "reshape",
+            "log softmax", or "nothing".
         weight, bias: parameters, None for none.
         side, step, edge: lines and pixels of a window, between windows, and of padding.
+        before, after: shapes of an example before and after the layer.
     """
 
     kind: str
@@ -41,6 +45,12 @@ class Layer(NamedTuple):
     edge: Pair = (0, 0)
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+
+    @property
+    def trained(self) -> bool:
+        """Whether any of its parameters is trained."""
+        parameters = (self.weight, self.bias)
+        return any(p is not None and p.requires_grad for p in parameters)
 
 
 def _convolution(
@@ -56,20 +66,17 @@ def _convolution(
     return Layer("convolution", weight, bias, (height, width), _pair(stride), _pair(padding))
 
 
-def _pool(kind: str) -> Callable[..., Layer]:
-    def make(
-        kernel_size: Any, stride: Any = None, padding: Any = 0, *rest: Any, **named: Any
-    ) -> Layer:
-        plain = _pair(padding) == (0, 0) and _pair(named.pop("dilation", 1)) == (1, 1)
-        named.pop("count_include_pad", None)
-        special = any((*rest[:1], *rest[2:], *named.values()))  # the second is count_include_pad
-        _require(plain and not special, "pooling is padded or of a special kind")
-        side = _pair(kernel_size)
-        step = _pair(stride or kernel_size)
-        _require(side == step == (2, 2), "windows of pooling are not two by two, side by side")
-        return Layer(kind, side=side, step=step)
-
-    return make
+def _pool(
+    kind: str, kernel_size: Any, stride: Any = None, padding: Any = 0, *rest: Any, **named: Any
+) -> Layer:
+    plain = _pair(padding) == (0, 0) and _pair(named.pop("dilation", 1)) == (1, 1)
+    named.pop("count_include_pad", None)
+    special = any((*rest[:1], *rest[2:], *named.values()))  # rest[1] is count_include_pad
+    _require(plain and not special, "pooling is padded or of a special kind")
+    side = _pair(kernel_size)
+    step = _pair(stride or kernel_size)
+    _require(side == step == (2, 2), "windows of pooling are not two by two, side by side")
+    return Layer(kind, side=side, step=step)
 
 
 def _dropout(p: float = 0.5, training: bool = True, inplace: bool = False) -> Layer:
@@ -88,36 +95,62 @@ def _of_kind(kind: str) -> Callable[..., Layer]:
     return lambda *_, **__: Layer(kind)
 
 
-#: The layer of a function of torch, given what it is called with after the outputs of the layer
-#: before.
+def _linear(weight: Tensor, bias: Tensor | None = None) -> Layer:
+    return Layer("linear", weight, bias)
+
+
+_max_pool: Final = partial(_pool, "max pool")
+_mean_pool: Final = partial(_pool, "mean pool")
+_relu: Final = _of_kind("relu")
+_tanh: Final = _of_kind("tanh")
+_reshape: Final = _of_kind("reshape")
+#: Makes the layer of a function of torch from its arguments after the outputs of the layer before.
 _LAYERS: Final[dict[Callable[..., Any], Callable[..., Layer]]] = {
-    **dict.fromkeys((F.linear,), lambda weight, bias=None: Layer("linear", weight, bias)),
-    **dict.fromkeys((F.conv2d, torch.conv2d), _convolution),
-    **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _pool("max pool")),
-    **dict.fromkeys((F.avg_pool2d,), _pool("mean pool")),
-    **dict.fromkeys((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d), _dropout),
-    **dict.fromkeys((F.log_softmax, torch.log_softmax, Tensor.log_softmax), _log_softmax),
-    **dict.fromkeys((F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_), _of_kind("relu")),
-    **dict.fromkeys((F.tanh, torch.tanh, Tensor.tanh, Tensor.tanh_), _of_kind("tanh")),
-    **dict.fromkeys(
-        (torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze), _of_kind("reshape")
-    ),
-    **dict.fromkeys(
-        (Tensor.flatten, Tensor.view, Tensor.reshape, Tensor.unflatten), _of_kind("reshape")
-    ),
-    **dict.fromkeys((Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous), _of_kind("reshape")),
+    F.linear: _linear,
+    F.conv2d: _convolution,
+    torch.conv2d: _convolution,
+    F.max_pool2d: _max_pool,
+    torch.max_pool2d: _max_pool,
+    F.avg_pool2d: _mean_pool,
+    F.dropout: _dropout,
+    F.dropout1d: _dropout,
+    F.dropout2d: _dropout,
+    F.dropout3d: _dropout,
+    F.log_softmax: _log_softmax,
+    torch.log_softmax: _log_softmax,
+    Tensor.log_softmax: _log_softmax,
+    F.relu: _relu,
+    torch.relu: _relu,
+    torch.relu_: _relu,
+    Tensor.relu: _relu,
+    Tensor.relu_: _relu,
+    F.tanh: _tanh,
+    torch.tanh: _tanh,
+    Tensor.tanh: _tanh,
+    Tensor.tanh_: _tanh,
+    torch.flatten: _reshape,
+    torch.reshape: _reshape,
+    torch.unsqueeze: _reshape,
+    torch.squeeze: _reshape,
+    Tensor.flatten: _reshape,
+    Tensor.view: _reshape,
+    Tensor.reshape: _reshape,
+    Tensor.unflatten: _reshape,
+    Tensor.unsqueeze: _reshape,
+    Tensor.squeeze: _reshape,
+    Tensor.contiguous: _reshape,
 }
 
 
 def chain_of(model: FlatModel, features: Tensor) -> list[Layer]:
     """The layers of a model from features to outputs.
 
-    The model is called once, and every function of torch that it calls is written down. Tracing by
+    The model is called once, and every function of torch that it calls is recorded. Tracing by
     torch.fx would change the modules of all threads meanwhile.
 
     Args:
-        model: any; it is left alone.
-        features: of some examples.
+        model: any; it is not changed.
+        features: those of some examples.
 
     Raises:
         NotAChain: a layer is not known, or does not take the outputs of the one before alone.
@@ -134,7 +167,7 @@ def chain_of(model: FlatModel, features: Tensor) -> list[Layer]:
 
 
 class _Recorder(TorchFunctionMode):
-    """Writes down the layers that are applied to features within."""
+    """Records the layers that are applied to features within."""
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
@@ -143,38 +176,42 @@ class _Recorder(TorchFunctionMode):
         self._trained = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function, and see that it is a layer, or asks for nothing but a size."""
-        before = self.last.shape
+        """Call a function, which must be a layer or return nothing but a size."""
         named = dict(kwargs or {})
         result = func(*args, **named)
-        if (
-            result is None
-            or isinstance(result, torch.Size | torch.dtype | torch.device)
-            or func in _SIZES
-        ):
-            return result
+        if not _is_size(func, result):
+            self._record(func, args, named, result)
+        return result
+
+    def _record(self, func: Any, args: Any, named: dict[str, Any], result: Any) -> None:
         name = getattr(func, "__name__", str(func))
-        make = _LAYERS.get(func)
-        given = args[0] if args else named.pop("input", None)
-        if make is None or given is not self.last:
+        if args:
+            inputs, *arguments = args
+        else:
+            inputs = named.pop("input", None)
+            arguments = []
+        if func not in _LAYERS or inputs is not self.last:
             raise NotAChain(f"{name} is no layer that takes the outputs of the one before alone")
         try:
-            layer = make(*args[1:], **named)._replace(
-                before=(*before[1:],), after=(*result.shape[1:],)
-            )
+            layer = _LAYERS[func](*arguments, **named)
         except TypeError as error:
             raise NotAChain(f"{name} has arguments that are not known") from error
-        self._trained |= any(
-            part is not None and part.requires_grad for part in (layer.weight, layer.bias)
-        )
-        whole = result.shape[:1] == before[:1] and (
-            layer.kind != "reshape" or math.prod(layer.before) == math.prod(layer.after)
-        )
+        before = tuple(self.last.shape)
+        after = tuple(result.shape)
+        layer = layer._replace(before=before[1:], after=after[1:])
+        self._trained |= layer.trained
+        same_numbers = math.prod(layer.before) == math.prod(layer.after)
+        whole = before[:1] == after[:1] and (layer.kind != "reshape" or same_numbers)
         _require(whole, f"{name} mixes examples")
         _require(result.requires_grad == self._trained, f"{name} is hidden from gradients")
         self.layers.append(layer)
         self.last = result
-        return result
+
+
+def _is_size(func: Any, result: Any) -> bool:
+    """Whether a function tells a size, a type or a device alone."""
+    tells_none = isinstance(result, torch.Size | torch.dtype | torch.device)
+    return result is None or tells_none or func in _SIZES
 
 
 def _require(fits: bool, otherwise: str) -> None:
@@ -183,8 +220,11 @@ def _require(fits: bool, otherwise: str) -> None:
 
 
 def _pair(value: Any) -> Pair:
+    """Lines and pixels from an integer for both, a sequence of one, or a sequence of two."""
     _require(not isinstance(value, str), f"padding is {value!r}")
-    one, other = (
-        (value, value) if isinstance(value, int) else value if len(value) == 2 else value * 2
-    )
-    return int(one), int(other)
+    if isinstance(value, int):
+        return value, value
+    if len(value) != 2:
+        value = value * 2
+    lines, pixels = value
+    return int(lines), int(pixels)

@@ -1,4 +1,8 @@
-"""The engine that trains users by compiled steps."""
+"""The engine of path "compiled": users are trained one after another by compiled steps.
+
+`program_of` lays a task's model out as a table, by `chain` and `step_plan`; the compiled loops of
+`steps` walk it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import math
 import threading
 from collections.abc import Callable
 from functools import cache
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +20,11 @@ from torch import Tensor
 
 from fedmf.clipping.memory import new_vector
 from fedmf.data.structure import TensorStructure
+from fedmf.models import FlatModel
 from fedmf.noise.jit import compiled
 from fedmf.training.compiled import steps
 from fedmf.training.compiled.chain import NotAChain, chain_of
-from fedmf.training.compiled.step_plan import planned
+from fedmf.training.compiled.step_plan import lay_out
 from fedmf.training.engines import Engine
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import binary_cross_entropy, cross_entropy, squared_error
@@ -35,38 +39,41 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
     squared_error: steps.SQUARED_ERROR,
     binary_cross_entropy: steps.BINARY_CROSS_ENTROPY,
 }
-#: Numbers in a cache line.
-_LINE: Final = 16
-#: Seconds before something is said.
+#: Seconds of compiling before a warning says so.
 _PATIENCE: Final = 5.0
 
 
-class Compiled(Engine):
-    """One user after another by compiled steps: chains of convolutions, pooling, dense layers, ReLU
-    and tanh under cross-entropy, squared error or binary cross-entropy, in float32 on a processor.
+class CompiledEngine(Engine):
+    """Trains one user after another by compiled steps, in float32 on a processor.
+
+    The model is a chain of convolutions, pooling, dense layers, ReLU and tanh; the loss is
+    cross-entropy, squared error or binary cross-entropy.
 
     Args:
         task: model, loss and structure of examples.
         local: local SGD.
 
     Raises:
-        NotAChain: the task is none of those.
+        NotAChain: compiled steps cannot train the task.
     """
 
     def __init__(self, task: Task, local: LocalSGD) -> None:
         super().__init__(task, local)
-        program, numbers = plan_of(task, local)
+        program, numbers = program_of(task, local)
         rule = np.array([local.learning_rate, local.momentum, local.proximal], np.float32)
         self._program = program._replace(loss=_LOSSES[task.loss], rule=rule)
         self._arena = np.empty(numbers, np.float32)
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
-        """See `Engine.train`."""
+        """The users' models after local training from θ_t (``origin``), shape (users, d)."""
         assert isinstance(group.features, Tensor)
         count = len(group.labels)
-        classes = self._program.loss == steps.CROSS_ENTROPY
-        labels = group.labels if classes else torch.zeros(0, dtype=torch.int64)
-        targets = torch.zeros(0, 1) if classes else group.labels.reshape(count, -1)
+        if self._program.loss == steps.CROSS_ENTROPY:
+            labels = group.labels
+            targets = torch.zeros(0, 1)
+        else:
+            labels = torch.zeros(0, dtype=torch.int64)
+            targets = group.labels.reshape(count, -1)
         examples = steps.Examples(
             _array(group.features.reshape(count, -1)),
             _array(labels),
@@ -76,13 +83,15 @@ class Compiled(Engine):
             group.steps.active.astype(np.int64),
         )
         # Each model begins on a cache line, in memory that was used before.
-        step = -(-origin.numel() // _LINE) * _LINE
-        models = new_vector(len(group) * step, torch.float32, origin.device).view(len(group), step)
-        if not program()(
-            self._program, _array(origin), examples, self._arena, models.view(-1).numpy(), step
-        ):
+        stride = -(-origin.numel() // steps.LINE) * steps.LINE
+        memory = new_vector(len(group) * stride, torch.float32, origin.device)
+        train_users = compiled_training()
+        trained = train_users(
+            self._program, _array(origin), examples, self._arena, memory.numpy(), stride
+        )
+        if not trained:
             raise IndexError("a label is no class of the model")
-        return models[:, : origin.numel()]
+        return memory.view(len(group), stride)[:, : origin.numel()]
 
 
 def _array(values: Tensor) -> NDArray[Any]:
@@ -90,45 +99,62 @@ def _array(values: Tensor) -> NDArray[Any]:
 
 
 @cache
-def program() -> Any:
+def compiled_training() -> Any:
     """`steps.train_users`, compiled for all models at once or loaded from disk."""
-    waiting = (
-        "the training program is being compiled, once for this machine and version: about 20 s"
+    warning = threading.Timer(
+        _PATIENCE,
+        _log.warning,
+        ("the training program is being compiled, once for this machine and version: about 20 s",),
     )
-    said = threading.Timer(_PATIENCE, _log.warning, (waiting,))
-    said.daemon = True
-    said.start()
+    warning.daemon = True
+    warning.start()
     try:
         return compiled(steps.SIGNATURE)(steps.train_users)
     finally:
-        said.cancel()
+        warning.cancel()
 
 
-def plan_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:
+def program_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:
     """A task's model as a program, and how many numbers its arena has.
 
     Raises:
-        NotAChain: compiled steps cannot train it; the message says why.
+        NotAChain: compiled steps cannot train the task; the message says why.
     """
-    features = task.structure.features
-    labels = task.structure.labels
-    model = task.model
     if task.device.type != "cpu" or type(local) is not LocalSGD:
         raise NotAChain("users are trained on a GPU or not by plain SGD")
-    if task.loss not in _LOSSES or not isinstance(features, TensorStructure):
+    if task.loss not in _LOSSES or not isinstance(task.structure.features, TensorStructure):
         raise NotAChain("the loss is another one, or features are not one array")
+    features = task.structure.features.sample(torch.Generator().manual_seed(0), (3,))
     with silent(), kept_generators(task.device):
-        layers = chain_of(model, features.sample(torch.Generator().manual_seed(0), (3,)))
+        layers = chain_of(task.model, features)
     if task.loss is cross_entropy and layers and layers[-1].kind == "log softmax":
-        layers = layers[:-1]  # of which cross-entropy is the same
-    outputs = layers[-1].after if layers else ()
+        layers = layers[:-1]  # cross-entropy takes it once more, which changes nothing
+    outputs: tuple[int, ...] = ()
+    if layers:
+        outputs = layers[-1].after
+    _check_labels(task, outputs)
+    velocity = 0
+    if not local.plain:
+        velocity = task.model.dimension
+    return lay_out(layers, _places_of_parameters(task.model), local.batch_size, velocity)
+
+
+def _check_labels(task: Task, outputs: tuple[int, ...]) -> None:
+    """Raise NotAChain if compiled losses cannot compare the labels with outputs of this shape."""
+    labels = task.structure.labels
     if task.loss is cross_entropy:
         fits = labels.dtype == torch.int64 and not labels.shape and len(outputs) == 1
     else:
         fits = labels.dtype == torch.float32 and math.prod(labels.shape) == math.prod(outputs)
     if not fits:
         raise NotAChain(f"labels are {labels}, outputs of shape {outputs}")
-    sizes = [p.numel() for p in model.trained.values()]
-    begins = accumulate(sizes, initial=0)
-    places = {id(p): begin for p, begin in zip(model.trained.values(), begins, strict=False)}
-    return planned(layers, places, local.batch_size, 0 if local.plain else model.dimension)
+
+
+def _places_of_parameters(model: FlatModel) -> dict[int, int]:
+    """Map the id of each trained parameter to its place in the flat vector."""
+    places: dict[int, int] = {}
+    begin = 0
+    for parameter in model.trained.values():
+        places[id(parameter)] = begin
+        begin += parameter.numel()
+    return places

@@ -1,36 +1,38 @@
 """Local SGD of one user after another in plain compiled loops.
 
-A model is a chain of layers, laid out as a table with one row, a `STAGE`, for each. `train_users`
-walks the table forward and back. It is compiled once for all models, since models differ in their
-tables alone.
+A model is a chain of layers, laid out as a table with one row, a `STAGE`, for each layer.
+`train_users` walks the table forward and back. It is compiled once for all models, since models
+differ in their tables alone.
 
-What keeps users apart: all numbers made on the way lie in one float32 array, the arena, every entry
-of which is set to zero before a user is trained, and in the user's own model, which is set to the
-received one. Nothing else is read but the table and the user's own examples, and nothing else is
-written. Labels are checked before anything is indexed by them.
+Users are kept apart as follows. All intermediate numbers lie in one float32 array, the arena, every
+entry of which is set to zero before a user is trained, and in the user's own model, which is set to
+the received one. Nothing else is read but the table and the user's own examples, and nothing else
+is written. Labels are checked before anything is indexed by them.
 
-Images are held with the channels of a pixel side by side, in a frame of zeros as wide as the
-padding of the layer that reads them: every window is then some runs of consecutive numbers. Stages
+Images are held with the channels of a pixel next to each other, in a frame of zeros as wide as the
+padding of the layer that reads them: every window is then a few runs of consecutive numbers. Stages
 up to the flattening take one example at a time; its image stays in the cache. Convolutions are
 products of unfolded images by BLAS, dense layers are loops: a batch of few examples is too thin for
 BLAS.
 
 Of fast maths two rules are on: `contract` (a·b + c may be rounded once), and `reassoc` (sums in any
 order) where sums would not be vectorised otherwise. Neither assumes that NaN or infinity are
-absent. `np.uint64` says that an index is not negative, without which a loop is not vectorised;
-neither is one that reads fields of a stage, for all that numba knows changed by what it writes.
+absent. `np.uint64` says that an index is not negative, without which a loop is not vectorised. A
+loop that reads fields of a stage is not vectorised either, because numba cannot know that what the
+loop writes leaves these fields alone.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import from_dtype, njit, types
 from numpy.typing import NDArray
 
 from fedmf.data.structure import PADDING
+from fedmf.noise.jit import jit_contract
 
 LINEAR, CONVOLUTION, MAX_POOL, MEAN_POOL, FLATTEN, RELU, TANH = range(7)
 CROSS_ENTROPY, SQUARED_ERROR, BINARY_CROSS_ENTROPY = range(3)
@@ -40,74 +42,60 @@ ONE = np.float32(1)
 ZERO = np.float32(0)
 QUARTER = np.float32(0.25)
 
-#: A layer. Its inputs begin at ``x`` in the arena, its outputs at ``y``, slopes of the loss by them
-#: at ``dx`` and ``dy``; those of the next example lie ``x_apart``, … further on, 0 where one
-#: example's are held. ``weight``, ``bias``: where in the model, or in the constants of a ``frozen``
-#: layer; -1 for none. Images of ``channels`` × ``height`` × ``width`` become ``filters`` ×
-#: ``lines`` × ``pixels``. A line is ``x_line`` (``y_line``) numbers long and the first pixel
-#: ``x_first`` after ``x``, frame included. ``kernels`` are weights in the order (filter, line,
-#: pixel, channel), each filter's bias at its end; ``across`` the same transposed, ``moved`` the
-#: slopes by them, ``part`` those of one example. ``columns`` is the unfolded image, transposed
-#: where ``thin``, and ``places`` its outputs where these get a frame. Pooling notes at ``marks``
-#: which number of a window was the largest.
-STAGE = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "kind",
-            "frozen",
-            "thin",
-            "inputs",
-            "outputs",
-            "weight",
-            "bias",
-            "x",
-            "y",
-            "dx",
-            "dy",
-            "x_apart",
-            "y_apart",
-            "dx_apart",
-            "dy_apart",
-            "x_size",
-            "y_size",
-            "channels",
-            "height",
-            "width",
-            "filters",
-            "lines",
-            "pixels",
-            "x_line",
-            "y_line",
-            "x_first",
-            "y_first",
-            "side_y",
-            "side_x",
-            "step_y",
-            "step_x",
-            "edge_y",
-            "edge_x",
-            "kernels",
-            "across",
-            "moved",
-            "part",
-            "columns",
-            "places",
-            "marks",
-        )
-    ],
-    align=True,
+_FIELDS: Final = (
+    "kind",  # LINEAR, …
+    "frozen",  # 1 for a layer that is not trained, whose weights lie among the constants
+    "transposed",  # 1 for a convolution whose unfolded image is held transposed
+    "inputs",  # numbers of an example before the layer
+    "outputs",  # and after it
+    "weight",  # where weights begin in the model or among the constants; -1 for none
+    "bias",
+    "x",  # where inputs begin in the arena
+    "y",  # outputs
+    "dx",  # slopes of the loss by the inputs
+    "dy",  # slopes of the loss by the outputs
+    "x_apart",  # from an example to the next; 0 where only one example's numbers are held
+    "y_apart",
+    "dx_apart",
+    "dy_apart",
+    "x_size",  # numbers of an example's inputs, frame included
+    "y_size",
+    "channels",  # an image of channels × height × width before the layer; 0 for no image
+    "height",
+    "width",
+    "filters",  # an image of filters × lines × pixels after the layer; 0 for no image
+    "lines",
+    "pixels",
+    "x_line",  # numbers of a line of an image, frame included
+    "y_line",
+    "x_first",  # numbers of the frame before the first pixel
+    "y_first",
+    "side_y",  # lines and pixels of a window
+    "side_x",
+    "step_y",  # lines and pixels from a window to the next
+    "step_x",
+    "edge_y",  # lines and pixels of padding
+    "edge_x",
+    "kernels",  # weights in the order (filter, line, pixel, channel), a filter's bias at its end
+    "kernels_transposed",
+    "kernel_slopes",  # slopes by kernels, in their order
+    "example_slopes",  # those of one example
+    "columns",  # the unfolded image
+    "places",  # outputs or their slopes without a frame, where they have one
+    "marks",  # which number of a window was the largest
 )
+#: A layer. `x`, `y`, `dx`, `dy`, and the fields from `kernels` on, are places in the arena.
+STAGE = np.dtype([(name, np.int64) for name in _FIELDS], align=True)
 
 
 class Program(NamedTuple):
-    """The part that is the same for all users.
+    """The model and the rule of its steps, which are the same for all users.
 
     Attributes:
-        stages: of the model.
-        front: how many of them take one example at a time.
-        lowest: the first that is trained.
-        loss: `CROSS_ENTROPY`, ….
+        stages: the layers, shape (stages,), each a `STAGE`.
+        front: how many of the first stages take one example at a time.
+        lowest: index of the first stage that is trained.
+        loss: `CROSS_ENTROPY`, `SQUARED_ERROR` or `BINARY_CROSS_ENTROPY`.
         rule: η, β and μ of `LocalSGD`.
         constants: weights that are not trained.
     """
@@ -125,9 +113,9 @@ class Examples(NamedTuple):
 
     Attributes:
         features: shape (examples, inputs).
-        labels: of cross-entropy, shape (examples,).
-        targets: of other losses, shape (examples, outputs).
-        rows, weights, active: see `StepRows`.
+        labels: for cross-entropy, shape (examples,).
+        targets: for other losses, shape (examples, outputs).
+        rows, weights, active: those of `StepRows`.
     """
 
     features: NDArray[np.float32]
@@ -138,52 +126,49 @@ class Examples(NamedTuple):
     active: NDArray[np.int64]
 
 
-#: Compile a function that becomes a part of `train_users`; the second is for sums in any order.
-part, sums = (
-    njit(fastmath=rules, nogil=True, error_model="numpy")
-    for rules in ({"contract"}, {"contract", "reassoc"})
-)
+#: Compile a function as `jit_contract` does, with sums in any order.
+jit_sums: Final[Any] = njit(fastmath={"contract", "reassoc"}, nogil=True, error_model="numpy")
 
 
 # ---- Sums of rows, and dot products: where the time of dense layers goes
-# -----------------------------------
 
 
-@part
+@jit_contract
 def clear(values, begin, size):
-    """Set so many numbers to zero."""
+    """Set ``size`` numbers to zero."""
     for i in range(size):
         values[np.uint64(begin + i)] = ZERO
 
 
-@part
+@jit_contract
 def copy(values, into, begin, size):
-    """Copy so many numbers."""
+    """Copy ``size`` numbers."""
     for i in range(size):
         values[np.uint64(into + i)] = values[np.uint64(begin + i)]
 
 
-@part
+@jit_contract
 def add(values, into, begin, size, scale):
-    """Add ``scale`` times so many numbers to others."""
+    """Add ``scale`` times ``size`` numbers to others."""
     for i in range(size):
         values[np.uint64(into + i)] += scale * values[np.uint64(begin + i)]
 
 
-@part
+@jit_contract
 def matrix(values, begin, rows, columns):
-    """A part of an array as a matrix; no copy."""
+    """View a part of an array as a matrix."""
     return values[begin : begin + rows * columns].reshape(rows, columns)
 
 
-@part
+@jit_contract
 def add_products(out, c, rows, scale):
-    """out[o] += scale·Σ_r c[r, o]·rows[r]; two sums of five rows each are ten products for seven
-    loads.
+    """Add scale·Σ_r c[r, o]·rows[r] to each out[o].
+
+    Two sums of five rows each are computed together: ten products for seven loads.
     """
     fives = rows.shape[0] - rows.shape[0] % 5
     even = out.shape[0] - out.shape[0] % 2
-    for o in range(0, even, 2):  # which stay in the fastest cache, as the rows do
+    for o in range(0, even, 2):  # both outputs stay in the fastest cache, as the rows do
         for r in range(0, fives, 5):
             a = scale * c[r, o]
             b = scale * c[r + 1, o]
@@ -204,23 +189,26 @@ def add_products(out, c, rows, scale):
                 out[o, j] += (a * p + b * q) + (d * s + e * t) + f * u
                 out[o + 1, j] += (g * p + h * q) + (k * s + l * t) + m * u
     for o in range(out.shape[0]):
-        for r in range(fives if o < even else 0, rows.shape[0]):
+        first = 0
+        if o < even:
+            first = fives
+        for r in range(first, rows.shape[0]):
             weight = scale * c[r, o]
             for j in range(rows.shape[1]):
                 out[o, j] += weight * rows[r, j]
 
 
-@sums
+@jit_sums
 def add_dots(y, x, w):
-    """y[r, o] += x[r]·w[o]; two examples by four outputs are eight sums that fill the processor's
-    pipes.
+    """Add x[r]·w[o] to each y[r, o].
+
+    Two examples by four outputs are eight sums at a time, which fill the processor's pipes.
     """
     rows, outputs = y.shape
     even = rows - rows % 2
     fours = outputs - outputs % 4
-    for o in range(
-        0, fours, 4
-    ):  # four rows of weights stay in the fastest cache while all examples pass
+    # Four rows of weights stay in the fastest cache while all examples pass.
+    for o in range(0, fours, 4):
         for r in range(0, even, 2):
             a = b = c = d = e = f = g = h = ZERO
             for k in range(x.shape[1]):
@@ -247,7 +235,10 @@ def add_dots(y, x, w):
             y[r + 1, o + 2] += g
             y[r + 1, o + 3] += h
     for r in range(rows):
-        for o in range(0 if r >= even else fours, outputs):
+        first = fours
+        if r >= even:
+            first = 0
+        for o in range(first, outputs):
             a = ZERO
             for k in range(x.shape[1]):
                 a += x[r, k] * w[o, k]
@@ -255,23 +246,31 @@ def add_dots(y, x, w):
 
 
 # ---- Dense layers, for all examples of a step
-# --------------------------------------------------------------
 
 
-@part
+@jit_contract
+def bias_of(s, weights, o):
+    """The bias of output o, or 0 for a layer without biases."""
+    if s.bias >= 0:
+        return weights[s.bias + o]
+    return ZERO
+
+
+@jit_contract
 def linear(s, weights, arena, rows):
-    """Wx + b."""
+    """Compute Wx + b."""
     y = matrix(arena, s.y, rows, s.outputs)
     for r in range(rows):
         for o in range(s.outputs):
-            y[r, o] = weights[s.bias + o] if s.bias >= 0 else ZERO
+            y[r, o] = bias_of(s, weights, o)
     add_dots(y, matrix(arena, s.x, rows, s.inputs), matrix(weights, s.weight, s.outputs, s.inputs))
 
 
-@part
+@jit_contract
 def linear_back(s, weights, arena, rows, into, scale, pass_on):
-    """Slopes by the inputs; then ``scale`` times those by weights and biases are added to ``into``,
-    which may be the model itself: these weights are not used again in this step.
+    """Set the slopes by the inputs; add ``scale`` times those by the parameters to ``into``.
+
+    ``into`` may be the model itself: these weights are not used again in this step.
     """
     dy = matrix(arena, s.dy, rows, s.outputs)
     if pass_on:
@@ -294,24 +293,23 @@ def linear_back(s, weights, arena, rows, into, scale, pass_on):
 
 
 # ---- Images, example by example
-# ----------------------------------------------------------------------------
 
 
-@part
+@jit_contract
 def taps(s):
-    """Weights of a filter, and its bias."""
+    """How many weights a filter has, with its bias."""
     return s.side_y * s.side_x * s.channels + 1
 
 
-@part
+@jit_contract
 def window(s, i, j, k):
-    """Where line k of the window of place (i, j) begins in an image."""
+    """Offset in an image of line k of the window of place (i, j)."""
     return (i * s.step_y + k) * s.x_line + j * s.step_x * s.channels
 
 
-@part
+@jit_contract
 def unfold(s, arena, r):
-    """columns[place] = the window of that place, and 1, which the bias is multiplied with."""
+    """Copy each place's window, and a 1 that the bias is multiplied with, to ``columns``."""
     x = s.x + r * s.x_apart
     run = s.side_x * s.channels
     into = s.columns
@@ -324,9 +322,9 @@ def unfold(s, arena, r):
             into += 1
 
 
-@part
-def unfold_across(s, arena, r):
-    """The same transposed: of few channels at once, line after line of outputs is copied."""
+@jit_contract
+def unfold_transposed(s, arena, r):
+    """Unfold an image transposed: for few channels, line after line of outputs is copied."""
     x = s.x + r * s.x_apart
     into = s.columns
     pixels = s.pixels
@@ -342,9 +340,9 @@ def unfold_across(s, arena, r):
         arena[np.uint64(into + j)] = ONE
 
 
-@part
+@jit_contract
 def fold(s, arena, r):
-    """The way back of `unfold`: slopes of each window are added to its pixels."""
+    """Add the slopes of each window to its pixels, as the reverse of `unfold`."""
     dx = s.dx + r * s.dx_apart
     run = s.side_x * s.channels
     begin = s.columns
@@ -357,16 +355,17 @@ def fold(s, arena, r):
             begin += 1
 
 
-@part
+@jit_contract
 def place_of(s, o, i, j, c):
-    """Where a weight of a convolution lies in the model."""
+    """Index in the model of a weight of a convolution."""
     return s.weight + ((o * s.channels + c) * s.side_y + i) * s.side_x + j
 
 
-@part
-def turn_kernels(s, weights, arena):
-    """Set ``kernels``; and ``across``, since BLAS takes three times as long for small matrices of
-    which the second is to be transposed.
+@jit_contract
+def set_kernels(s, weights, arena):
+    """Set ``kernels`` and ``kernels_transposed``.
+
+    BLAS takes three times as long for small matrices if it has to transpose the second one.
     """
     into = s.kernels
     for o in range(s.filters):
@@ -375,16 +374,17 @@ def turn_kernels(s, weights, arena):
                 for c in range(s.channels):
                     arena[into] = weights[place_of(s, o, i, j, c)]
                     into += 1
-        arena[into] = weights[s.bias + o] if s.bias >= 0 else ZERO
+        arena[into] = bias_of(s, weights, o)
         into += 1
     for t in range(s.filters * taps(s)):
-        arena[s.across + t % taps(s) * s.filters + t // taps(s)] = arena[s.kernels + t]
+        place = t % taps(s) * s.filters + t // taps(s)
+        arena[s.kernels_transposed + place] = arena[s.kernels + t]
 
 
-@part
-def move_kernels(s, arena, into, scale):
-    """Add ``scale`` times the slopes by kernels and biases."""
-    begin = s.moved
+@jit_contract
+def add_kernel_slopes(s, arena, into, scale):
+    """Add ``scale`` times the slopes by kernels and biases to ``into``."""
+    begin = s.kernel_slopes
     for o in range(s.filters):
         for i in range(s.side_y):
             for j in range(s.side_x):
@@ -396,140 +396,205 @@ def move_kernels(s, arena, into, scale):
         begin += 1
 
 
-@part
+@jit_contract
+def has_frame(s):
+    """Whether the outputs of a convolution lie in a frame of zeros."""
+    return s.y_line != s.pixels * s.filters
+
+
+@jit_contract
+def unframed(s, arena, begin):
+    """A convolution's outputs as a matrix, at ``places`` or, without a frame, at ``begin``."""
+    if has_frame(s):
+        begin = s.places
+    return matrix(arena, begin, s.lines * s.pixels, s.filters)
+
+
+@jit_contract
 def convolution(s, arena, r):
-    """Products of all windows and kernels."""
+    """Compute the products of all windows and kernels."""
     count = s.lines * s.pixels
     length = s.pixels * s.filters
     y = s.y + r * s.y_apart + s.y_first
-    framed = s.y_line != length
-    across = matrix(arena, s.across, taps(s), s.filters)
-    products = matrix(arena, s.places if framed else y, count, s.filters)
-    if s.thin:
-        unfold_across(s, arena, r)
-        np.dot(matrix(arena, s.columns, taps(s), count).T, across, products)
+    kernels = matrix(arena, s.kernels_transposed, taps(s), s.filters)
+    products = unframed(s, arena, y)
+    if s.transposed:
+        unfold_transposed(s, arena, r)
+        np.dot(matrix(arena, s.columns, taps(s), count).T, kernels, products)
     else:
         unfold(s, arena, r)
-        np.dot(matrix(arena, s.columns, count, taps(s)), across, products)
-    if framed:
+        np.dot(matrix(arena, s.columns, count, taps(s)), kernels, products)
+    if has_frame(s):
         for i in range(s.lines):
             copy(arena, y + i * s.y_line, s.places + i * length, length)
 
 
-@part
+@jit_contract
 def convolution_back(s, arena, r, pass_on):
-    """Slopes by the inputs, and by kernels and biases, which are added at ``moved``."""
+    """Set the slopes by the inputs, and add those by kernels and biases to ``kernel_slopes``."""
     count = s.lines * s.pixels
     length = s.pixels * s.filters
     dy = s.dy + r * s.dy_apart + s.y_first
-    framed = s.y_line != length
-    part = matrix(arena, s.part, s.filters, taps(s))
-    if framed:
+    example_slopes = matrix(arena, s.example_slopes, s.filters, taps(s))
+    if has_frame(s):
         for i in range(s.lines):
             copy(arena, s.places + i * length, dy + i * s.y_line, length)
-    slopes = matrix(arena, s.places if framed else dy, count, s.filters)
-    if not s.frozen:  # unfolded again, which takes less time than to keep many
-        if s.thin:
-            unfold_across(s, arena, r)
-            np.dot(slopes.T, matrix(arena, s.columns, taps(s), count).T, part)
+    slopes = unframed(s, arena, dy)
+    if not s.frozen:  # unfolded again, which takes less time than to store many unfolded images
+        if s.transposed:
+            unfold_transposed(s, arena, r)
+            np.dot(slopes.T, matrix(arena, s.columns, taps(s), count).T, example_slopes)
         else:
             unfold(s, arena, r)
-            np.dot(slopes.T, matrix(arena, s.columns, count, taps(s)), part)
-        add(arena, s.moved, s.part, s.filters * taps(s), ONE)
+            np.dot(slopes.T, matrix(arena, s.columns, count, taps(s)), example_slopes)
+        add(arena, s.kernel_slopes, s.example_slopes, s.filters * taps(s), ONE)
     if pass_on:
         kernels = matrix(arena, s.kernels, s.filters, taps(s))
         np.dot(slopes, kernels, matrix(arena, s.columns, count, taps(s)))
         fold(s, arena, r)
 
 
-@part
-def take_larger(value, place, largest, mark):
+@jit_contract
+def larger(value, place, largest, mark):
     """The larger of two numbers, NaN above all, and its place."""
-    larger = (value > largest) | (value != value)
-    return value if larger else largest, place if larger else mark
+    if (value > largest) | (value != value):
+        return value, place
+    return largest, mark
 
 
-@part
-def pool_four(arena, into, marks, above, below, size, mean):
-    """The mean of four pixels, or the largest, the first of equals; and which is the largest."""
-    for c in range(size):
+@jit_contract
+def max_of_four(arena, into, marks, above, below, channels):
+    """Set each channel's largest of four pixels, the first of equals, and mark which one it is."""
+    for c in range(channels):
         a = arena[np.uint64(above + c)]
-        b = arena[np.uint64(above + size + c)]
+        b = arena[np.uint64(above + channels + c)]
         d = arena[np.uint64(below + c)]
-        e = arena[np.uint64(below + size + c)]
-        largest, mark = take_larger(b, ONE, a, ZERO)
-        largest, mark = take_larger(d, np.float32(2), largest, mark)
-        largest, mark = take_larger(e, np.float32(3), largest, mark)
-        arena[np.uint64(into + c)] = QUARTER * ((a + b) + (d + e)) if mean else largest
+        e = arena[np.uint64(below + channels + c)]
+        largest, mark = larger(b, ONE, a, ZERO)
+        largest, mark = larger(d, np.float32(2), largest, mark)
+        largest, mark = larger(e, np.float32(3), largest, mark)
+        arena[np.uint64(into + c)] = largest
         arena[np.uint64(marks + c)] = mark
 
 
-@part
-def set_four(arena, begin, marks, above, below, size, mean):
-    """The slope of the largest of four pixels, or of all in a mean."""
-    for c in range(size):
+@jit_contract
+def mean_of_four(arena, into, above, below, channels):
+    """Set each channel's mean of four pixels."""
+    for c in range(channels):
+        a = arena[np.uint64(above + c)]
+        b = arena[np.uint64(above + channels + c)]
+        d = arena[np.uint64(below + c)]
+        e = arena[np.uint64(below + channels + c)]
+        arena[np.uint64(into + c)] = QUARTER * ((a + b) + (d + e))
+
+
+@jit_contract
+def where_marked(slope, mark, place):
+    """The slope at the place that is marked, 0 at another one."""
+    if mark == place:
+        return slope
+    return ZERO
+
+
+@jit_contract
+def max_of_four_back(arena, begin, marks, above, below, channels):
+    """Give each channel's slope to the largest of four pixels, and zeros to the others."""
+    for c in range(channels):
         slope = arena[np.uint64(begin + c)]
         mark = arena[np.uint64(marks + c)]
-        share = QUARTER * slope
-        arena[np.uint64(above + c)] = share if mean else slope if mark == 0 else ZERO
-        arena[np.uint64(above + size + c)] = share if mean else slope if mark == 1 else ZERO
-        arena[np.uint64(below + c)] = share if mean else slope if mark == 2 else ZERO
-        arena[np.uint64(below + size + c)] = share if mean else slope if mark == 3 else ZERO
+        arena[np.uint64(above + c)] = where_marked(slope, mark, 0)
+        arena[np.uint64(above + channels + c)] = where_marked(slope, mark, 1)
+        arena[np.uint64(below + c)] = where_marked(slope, mark, 2)
+        arena[np.uint64(below + channels + c)] = where_marked(slope, mark, 3)
 
 
-@part
-def pool(s, arena, r, back):
-    """The largest number of each window of two by two, or the mean; or slopes from there, zeros for
-    pixels beyond the last window.
-    """
+@jit_contract
+def mean_of_four_back(arena, begin, above, below, channels):
+    """Give a quarter of each channel's slope to each of four pixels."""
+    for c in range(channels):
+        share = QUARTER * arena[np.uint64(begin + c)]
+        arena[np.uint64(above + c)] = share
+        arena[np.uint64(above + channels + c)] = share
+        arena[np.uint64(below + c)] = share
+        arena[np.uint64(below + channels + c)] = share
+
+
+@jit_contract
+def pool(s, arena, r):
+    """Set the largest number of each window of two by two, or the mean."""
     x = s.x + r * s.x_apart
     y = s.y + r * s.y_apart + s.y_first
     marks = s.marks + r * s.outputs
-    dx = s.dx + r * s.dx_apart
-    dy = s.dy + r * s.dy_apart + s.y_first
-    mean = s.kind == MEAN_POOL
-    if back:
-        clear(arena, dx, s.x_size)
     for i in range(s.lines):
         for j in range(s.pixels):
-            above = window(s, i, j, 0)
-            place = i * s.y_line + j * s.channels
+            above = x + window(s, i, j, 0)
             below = above + s.x_line
-            if back:
-                set_four(arena, dy + place, marks, dx + above, dx + below, s.channels, mean)
+            into = y + i * s.y_line + j * s.channels
+            if s.kind == MEAN_POOL:
+                mean_of_four(arena, into, above, below, s.channels)
             else:
-                pool_four(arena, y + place, marks, x + above, x + below, s.channels, mean)
+                max_of_four(arena, into, marks, above, below, s.channels)
             marks += s.channels
 
 
-@part
-def flatten(s, arena, r, back):
-    """Numbers of an image in the order (channel, line, pixel), or slopes from there."""
-    image = s.dx + r * s.dx_apart if back else s.x + r * s.x_apart
-    row = s.dy + r * s.dy_apart if back else s.y + r * s.y_apart
+@jit_contract
+def pool_back(s, arena, r):
+    """Set the slopes by the inputs of `pool`: zeros for pixels beyond the last window."""
+    dx = s.dx + r * s.dx_apart
+    dy = s.dy + r * s.dy_apart + s.y_first
+    marks = s.marks + r * s.outputs
+    clear(arena, dx, s.x_size)
+    for i in range(s.lines):
+        for j in range(s.pixels):
+            above = dx + window(s, i, j, 0)
+            below = above + s.x_line
+            begin = dy + i * s.y_line + j * s.channels
+            if s.kind == MEAN_POOL:
+                mean_of_four_back(arena, begin, above, below, s.channels)
+            else:
+                max_of_four_back(arena, begin, marks, above, below, s.channels)
+            marks += s.channels
+
+
+@jit_contract
+def flatten(s, arena, r):
+    """Copy the numbers of an image in the order (channel, line, pixel)."""
+    x = s.x + r * s.x_apart
+    into = s.y + r * s.y_apart
     for c in range(s.channels):
         for i in range(s.height):
             for j in range(s.width):
-                place = image + i * s.x_line + j * s.channels + c
-                if back:
-                    arena[place] = arena[row]
-                else:
-                    arena[row] = arena[place]
-                row += 1
+                arena[into] = arena[x + i * s.x_line + j * s.channels + c]
+                into += 1
+
+
+@jit_contract
+def flatten_back(s, arena, r):
+    """Copy slopes in the order (channel, line, pixel) to those of an image."""
+    dx = s.dx + r * s.dx_apart
+    begin = s.dy + r * s.dy_apart
+    for c in range(s.channels):
+        for i in range(s.height):
+            for j in range(s.width):
+                arena[dx + i * s.x_line + j * s.channels + c] = arena[begin]
+                begin += 1
 
 
 # ---- Activations, in place, frames of zeros included
-# -------------------------------------------------------
 
 
-@part
+@jit_contract
 def tanh(x):
-    """Within a few units of the last place: the rational function of degree 13 over 6 that Eigen
-    uses, since the library's function is not vectorised.
+    """tanh within a few units of the last place.
+
+    It is the rational function of degree 13 over 6 that Eigen uses, since the library's function is
+    not vectorised.
     """
     edge = np.float32(7.90531110763549805)
-    x = -edge if x < -edge else x  # NaN stays
-    x = edge if x > edge else x
+    if x < -edge:  # NaN stays
+        x = -edge
+    if x > edge:
+        x = edge
     y = x * x
     p = np.float32(-2.76076847742355e-16)
     p = p * y + np.float32(2.00018790482477e-13)
@@ -545,30 +610,45 @@ def tanh(x):
     return x * p / q
 
 
-@part
+@jit_contract
+def relu(x):
+    """0 for a negative number; NaN stays."""
+    if x < 0:
+        return ZERO
+    return x
+
+
+@jit_contract
+def relu_back(y, slope):
+    """The slope by the input of ReLU, from its output and the slope by its output."""
+    if y <= 0:
+        return ZERO
+    return slope
+
+
+@jit_contract
 def activate(s, arena, first, rows):
-    """ReLU or tanh."""
+    """Apply ReLU or tanh to some examples."""
     for r in range(first, first + rows):
         y = s.y + r * s.y_apart
         if s.kind == RELU:
             for i in range(s.y_size):
-                value = arena[np.uint64(y + i)]
-                arena[np.uint64(y + i)] = ZERO if value < 0 else value  # NaN stays
+                arena[np.uint64(y + i)] = relu(arena[np.uint64(y + i)])
         else:
             for i in range(s.y_size):
                 arena[np.uint64(y + i)] = tanh(arena[np.uint64(y + i)])
 
 
-@part
+@jit_contract
 def activate_back(s, arena, first, rows):
-    """Slopes by the inputs."""
+    """Set the slopes by the inputs of ReLU or tanh, for some examples."""
     for r in range(first, first + rows):
         y = s.y + r * s.y_apart
         dy = s.dy + r * s.dy_apart
         if s.kind == RELU:
             for i in range(s.y_size):
-                slope = arena[np.uint64(dy + i)]
-                arena[np.uint64(dy + i)] = ZERO if arena[np.uint64(y + i)] <= 0 else slope
+                value = arena[np.uint64(y + i)]
+                arena[np.uint64(dy + i)] = relu_back(value, arena[np.uint64(dy + i)])
         else:
             for i in range(s.y_size):
                 value = arena[np.uint64(y + i)]
@@ -576,12 +656,11 @@ def activate_back(s, arena, first, rows):
 
 
 # ---- Losses
-# ------------------------------------------------------------------------------------------------
 
 
-@part
+@jit_contract
 def loss_slopes(s, loss, arena, examples, batch, share):
-    """Slopes of Σ share·loss by the outputs of the last stage."""
+    """Set the slopes of Σ share·loss by the outputs of the last stage."""
     for r in range(batch.size):
         z = s.y + r * s.outputs
         d = s.dy + r * s.outputs
@@ -594,7 +673,9 @@ def loss_slopes(s, loss, arena, examples, batch, share):
             for o in range(s.outputs):
                 arena[d + o] = math.exp(arena[z + o] - largest)
                 total += arena[d + o]
-            weight = ZERO if label == PADDING else share
+            weight = share
+            if label == PADDING:
+                weight = ZERO
             for o in range(s.outputs):
                 arena[d + o] *= weight / total
             arena[d + max(label, 0)] -= weight
@@ -610,45 +691,55 @@ def loss_slopes(s, loss, arena, examples, batch, share):
 
 
 # ---- One user
-# ----------------------------------------------------------------------------------------------
 
 
-@part
+@jit_contract
+def weights_of(s, model, constants):
+    """The array that holds a stage's weights."""
+    if s.frozen:
+        return constants
+    return model
+
+
+@jit_contract
 def forward(s, model, constants, arena, first, rows):
-    """Outputs of a stage for some examples: of one alone up to the flattening."""
+    """Compute the outputs of a stage for some examples: for one alone up to the flattening."""
     if s.kind == LINEAR:
-        linear(s, constants if s.frozen else model, arena, rows)
+        linear(s, weights_of(s, model, constants), arena, rows)
     elif s.kind == CONVOLUTION:
         convolution(s, arena, first)
     elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
-        pool(s, arena, first, False)
+        pool(s, arena, first)
     elif s.kind == FLATTEN:
-        flatten(s, arena, first, False)
+        flatten(s, arena, first)
     else:
         activate(s, arena, first, rows)
 
 
-@part
+@jit_contract
 def back(s, model, constants, arena, first, rows, into, scale, pass_on):
-    """Slopes by the inputs of a stage; ``scale`` times those by weights of a dense one go into
-    ``into``.
+    """Compute the slopes by the inputs of a stage.
+
+    ``scale`` times the slopes by the weights of a dense stage are added to ``into``.
     """
     if s.kind == LINEAR:
-        linear_back(s, constants if s.frozen else model, arena, rows, into, scale, pass_on)
+        weights = weights_of(s, model, constants)
+        linear_back(s, weights, arena, rows, into, scale, pass_on)
     elif s.kind == CONVOLUTION:
         convolution_back(s, arena, first, pass_on)
     elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
-        pool(s, arena, first, True)
+        pool_back(s, arena, first)
     elif s.kind == FLATTEN:
-        flatten(s, arena, first, True)
+        flatten_back(s, arena, first)
     else:
         activate_back(s, arena, first, rows)
 
 
-@part
+@jit_contract
 def step(program, model, arena, examples, batch, share, into, scale):
-    """One batch, with its examples where the first stage reads: slopes times ``scale`` go into
-    ``into``.
+    """Add ``scale`` times the slopes of one batch to ``into``.
+
+    The batch's examples are where the first stage reads.
     """
     stages = program.stages
     constants = program.constants
@@ -659,8 +750,8 @@ def step(program, model, arena, examples, batch, share, into, scale):
     for i in range(front):
         s = stages[i]
         if s.kind == CONVOLUTION:
-            turn_kernels(s, constants if s.frozen else model, arena)
-            clear(arena, s.moved, s.filters * taps(s))
+            set_kernels(s, weights_of(s, model, constants), arena)
+            clear(arena, s.kernel_slopes, s.filters * taps(s))
     for r in range(rows):
         for i in range(front):
             forward(stages[i], model, constants, arena, r, 1)
@@ -674,12 +765,12 @@ def step(program, model, arena, examples, batch, share, into, scale):
             back(stages[i], model, constants, arena, r, 1, into, scale, i > lowest)
     for i in range(lowest, front):
         if stages[i].kind == CONVOLUTION and not stages[i].frozen:
-            move_kernels(stages[i], arena, into, scale)
+            add_kernel_slopes(stages[i], arena, into, scale)
 
 
-@part
-def take(s, arena, example, r):
-    """Put an example where the first stage reads."""
+@jit_contract
+def put_example(s, arena, example, r):
+    """Copy example r of a batch to where the first stage reads."""
     begin = 0
     x = s.x + r * s.x_apart + s.x_first
     if s.channels == 0:
@@ -693,7 +784,7 @@ def take(s, arena, example, r):
                 begin += 1
 
 
-@part
+@jit_contract
 def train_user(program, received, examples, u, arena, model):
     """Set ``model`` to one user's model after local training."""
     clear(arena, 0, arena.size)
@@ -703,7 +794,7 @@ def train_user(program, received, examples, u, arena, model):
     momentum = program.rule[1]
     proximal = program.rule[2]
     plain = momentum == 0 and proximal == 0
-    velocity = model if plain else arena[: received.size]
+    velocity = arena[: received.size]
     for t in range(examples.active.size):
         if examples.active[t] <= u:
             break
@@ -713,7 +804,7 @@ def train_user(program, received, examples, u, arena, model):
         batch = examples.rows[t, u, :size]
         share = examples.weights[t, u, 0]
         for r in range(size):
-            take(program.stages[0], arena, examples.features[batch[r]], r)
+            put_example(program.stages[0], arena, examples.features[batch[r]], r)
         if plain:
             step(program, model, arena, examples, batch, share, model, -rate)
             continue
@@ -724,8 +815,8 @@ def train_user(program, received, examples, u, arena, model):
             model[i] -= rate * velocity[i]
 
 
-@part
-def labelled(program, examples):
+@jit_contract
+def labels_are_valid(program, examples):
     """Whether all labels of these users are classes, or padding."""
     classes = program.stages[program.stages.size - 1].outputs
     for row in examples.rows.flat:
@@ -735,24 +826,24 @@ def labelled(program, examples):
     return True
 
 
-def train_users(program, received, examples, arena, models, step):
+def train_users(program, received, examples, arena, models, stride):
     """Train users one after another; to be compiled for `SIGNATURE`.
 
     Args:
         program: a `Program`.
         received: θ_t, shape (d,).
         examples: `Examples` of the users.
-        arena: of the plan; any contents.
-        models: set to the users' models; that of user u is d numbers from u·step on.
-        step: see models.
+        arena: array of the size that the program needs; any contents.
+        models: set to the users' models; that of user u is d numbers from u·stride on.
+        stride: numbers from the beginning of a user's model to that of the next.
 
     Returns:
         Whether users were trained: not if a label is no class.
     """
-    if program.loss == CROSS_ENTROPY and not labelled(program, examples):
+    if program.loss == CROSS_ENTROPY and not labels_are_valid(program, examples):
         return False
     for u in range(examples.rows.shape[1]):
-        model = models[u * step : u * step + received.size]
+        model = models[u * stride : u * stride + received.size]
         train_user(program, received, examples, u, arena, model)
     return True
 
@@ -761,8 +852,12 @@ _FLOATS = types.float32
 _INTEGERS = types.int64
 _PROGRAM = from_dtype(STAGE)[::1], _INTEGERS, _INTEGERS, _INTEGERS, _FLOATS[::1], _FLOATS[::1]
 _EXAMPLES = (
-    *(_FLOATS[:, ::1], _INTEGERS[::1], _FLOATS[:, ::1]),
-    *(_INTEGERS[:, :, ::1], _FLOATS[:, :, ::1], _INTEGERS[::1]),
+    _FLOATS[:, ::1],
+    _INTEGERS[::1],
+    _FLOATS[:, ::1],
+    _INTEGERS[:, :, ::1],
+    _FLOATS[:, :, ::1],
+    _INTEGERS[::1],
 )
 #: The types of `train_users`.
 SIGNATURE = types.boolean(

@@ -1,6 +1,4 @@
-"""One user's failure stays with that user: the others' updates keep their bits, and all are
-counted.
-"""
+"""A user's failure changes no bit of the others' updates, and all users are counted."""
 
 import warnings
 from collections.abc import Callable
@@ -73,22 +71,20 @@ class Tampered(WrappedData):
         self.change = change
 
     def examples(self, users: NDArray[np.int64]) -> Examples:
-        parts = [self.inner.examples(np.array([user])) for user in users]
-        changed = [
-            self.change(*part) if user == VICTIM else part
-            for user, part in zip(users, parts, strict=True)
-        ]
-        return (
-            (torch.cat([x for x, _ in changed]), torch.cat([y for _, y in changed]))
-            if len(changed) > 1
-            else changed[0]
-        )
+        parts: list[Examples] = []
+        for user in users:
+            features, labels = self.inner.examples(np.array([user]))
+            if user == VICTIM:
+                features, labels = self.change(features, labels)
+            parts.append((features, labels))
+        if len(parts) == 1:
+            return parts[0]
+        all_features, all_labels = zip(*parts, strict=True)
+        return torch.cat(all_features), torch.cat(all_labels)
 
 
 class TogetherTampered(Tampered):
-    """It promises exact counts, so that users are loaded together and a failure is found by
-    halving.
-    """
+    """A data set that promises exact counts: users are loaded together, by halves on failure."""
 
     counts_are_exact = True
 
@@ -131,8 +127,11 @@ def test_everybody_elses_contribution_keeps_its_bits(
     torch.manual_seed(0)
     dataset = cohort(SIZES)
     model = MODULES[module]()
-    model = model if isinstance(model, FlatModel) else FlatModel(model)
-    tampered = (TogetherTampered if together else Tampered)(dataset, change)
+    if not isinstance(model, FlatModel):
+        model = FlatModel(model)
+    tampered = Tampered(dataset, change)
+    if together:
+        tampered = TogetherTampered(dataset, change)
     users = list(dataset.user_ids)  # type: ignore[arg-type]
     local = LocalSGD(2, 4, 0.3, engine=engine)  # type: ignore[arg-type]
     before = torch.get_num_threads()
@@ -142,7 +141,7 @@ def test_everybody_elses_contribution_keeps_its_bits(
         trainer = LocalTrainer(classification(tampered, model), local, group_size=4)
         total, failures = summed(trainer, users)
         with_all, none = summed(clean, users)
-        if engine == "vmap":  # where bits depend on who is beside a user
+        if engine == "vmap":  # where bits depend on which users are in the group
             alone = ClippedSum(with_all.fixed_point.numel(), 0.5)
             alone.add_updates(clean.updates(model.initial(), users, ROUND)[VICTIM : VICTIM + 1])
         else:
@@ -188,7 +187,8 @@ class Counting(Tampered):
             raise self.counts
         if isinstance(self.counts, float):
             return np.where(users == VICTIM, self.counts, counts)
-        counts[users == VICTIM] = -1 if isinstance(self.counts, Exception) else self.counts
+        if not isinstance(self.counts, Exception):
+            counts[users == VICTIM] = self.counts
         return counts
 
 
