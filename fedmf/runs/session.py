@@ -146,8 +146,8 @@ class Session:
             test_owner=task.dataset.test_owner,
             constants=task.constant_inputs(),
         )
-        if dataset.row_counts is not None:
-            write_durably(directory.path / OPERATOR, dataset.row_counts.to_json().encode())
+        if task.dataset.row_counts is not None:
+            write_durably(directory.path / OPERATOR, task.dataset.row_counts.to_json().encode())
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
