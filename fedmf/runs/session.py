@@ -19,7 +19,9 @@ from fedmf.accounting.rounding import at_least
 from fedmf.cohorts import CohortSchedule
 from fedmf.data.cells import require_canonical
 from fedmf.data.dataset import NumberedUsers
+from fedmf.data.row_counts import OPERATOR
 from fedmf.errors import ConfigError
+from fedmf.ledger.durable_files import write_durably
 from fedmf.noise.key import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
@@ -149,6 +151,8 @@ class Session:
             test_owner=task.dataset.test_owner,
             constants=task.constant_inputs(),
         )
+        if task.dataset.row_counts is not None:
+            write_durably(directory.path / OPERATOR, task.dataset.row_counts.to_json().encode())
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
