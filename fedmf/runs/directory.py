@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from fedmf.cohorts import COHORTS, Cohorts
@@ -59,6 +60,7 @@ class RunHeader:
         public_inputs: what about the data is taken as public: dicts of the strings name, value,
             source.
         software: name and version of what the run was started with.
+        tied: further names of tensors of the model, each with the name in ``arrays``.
 
     >>> RunHeader.from_dict({"format": 1, "users": 10})
     Traceback (most recent call last):
@@ -75,6 +77,7 @@ class RunHeader:
     users_test: bool = False
     public_inputs: Sequence[Mapping[str, str]] = ()
     software: str = SOFTWARE
+    tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -85,6 +88,7 @@ class RunHeader:
         arrays: tuple[tuple[str, tuple[int, ...]], ...],
         test_owner: str = "nobody",
         constants: Sequence[PublicInput] = (),
+        tied: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
         """What the ledger must remember to account for a run and to continue it exactly.
 
@@ -95,6 +99,7 @@ class RunHeader:
             arrays: name and shape of each tensor of the model, in the order of its flat vector.
             test_owner: the owner of the examples of the central test part, as `Dataset.test_owner`.
             constants: what else stays (`Task.constant_inputs`).
+            tied: further names of these tensors.
         """
         inputs = [*map(dataclasses.asdict, (*run.task_source.public_inputs(), *constants))]
         if run.execution.node_keys:
@@ -110,6 +115,7 @@ class RunHeader:
             clipped_by="server" if run.execution.messages == "per-user" else "workers",
             users_test=test_owner == "training users",
             public_inputs=inputs,
+            tied=dict(tied),
         )
 
     @property

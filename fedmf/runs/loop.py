@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.errors import ConfigError
-from fedmf.runs.model_layout import named_parts
+from fedmf.runs.model_layout import named_copies
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import UserFailure
 
@@ -60,6 +60,7 @@ class RoundRecord:
         arrays: name and shape of each trained tensor, in the order of the flat model.
         report: for the operator; None where an earlier process released the round. A run that is
             stopped by it tells about users by its number of rounds.
+        tied: further names of trained tensors, each with the name in ``arrays``.
     """
 
     rounds: int
@@ -68,6 +69,7 @@ class RoundRecord:
     released: Tensor
     arrays: Sequence[tuple[str, tuple[int, ...]]]
     report: RoundReport | None = None
+    tied: Mapping[str, str] = field(default_factory=dict)
 
     def parameters(self) -> Tensor:
         """A copy of the released model, shape (d,)."""
@@ -78,7 +80,7 @@ class RoundRecord:
         them.
         """
         flat = self.released.detach().to("cpu", torch.float32)
-        return {name: part.clone() for name, part in named_parts(flat, self.arrays).items()}
+        return named_copies(flat, self.arrays, self.tied)
 
 
 #: Called after each committed round; the run ends there if it returns True. A tracker is one line
@@ -300,11 +302,20 @@ class TrainingLoop:
             for name, value in session.metrics.get(t, {}).items()
             if value is not None and not (private and name.endswith("_not_private"))
         }
-        arrays = session.directory.header.arrays
+        header = session.directory.header
         seen = {**row, **(more or {})}
-        record = RoundRecord(t, self._server.horizon, seen, self._server.parameters, arrays, report)
+        record = RoundRecord(
+            t,
+            self._server.horizon,
+            seen,
+            self._server.parameters,
+            header.arrays,
+            report,
+            header.tied,
+        )
         return self.on_round(record) is True  # a value that happens to be true ends no run
 
+    @torch.inference_mode(False)
     def run(self, last: int | None = None) -> bool:
         """Continue from the session's committed round to round ``last`` (default: the horizon);
         write reports.

@@ -17,7 +17,7 @@ from fedmf.ledger.durable_files import new_file
 from fedmf.ledger.packed import unpack
 from fedmf.models import FlatModel
 from fedmf.runs.directory import WHOLE_MODEL, opened_record
-from fedmf.runs.model_layout import ModelLayout, named_parts
+from fedmf.runs.model_layout import ModelLayout, named_copies
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class ReleasedModel:
         state = unpack(kept)
         flat = state["parameters"]
         noise = state["noise"]
-        tensors = {name: part.clone() for name, part in named_parts(flat, header.arrays).items()}
+        tensors = named_copies(flat, header.arrays, header.tied)
         if _FINGERPRINT in header.run["task"]:
             layout = ModelLayout.load(path / WHOLE_MODEL, str(header.run["task"][_FINGERPRINT]))
             tensors = {name: torch.from_numpy(array) for name, array in layout.arrays(flat).items()}
@@ -69,12 +69,14 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
         path: of a finished, running or stopped run. Neither its data nor its task are needed.
 
     Returns:
-        Tensors on the CPU by the names of the module's trained parameters, float32; frozen ones are
-        public and stay with the module (``strict=False``, or `FlatModel.state`). Of a Flower app
+        Tensors on the CPU by the names that the trained parameters have in the user's own module,
+        float32: without `LogitsOf`, and with LoRA as `with_lora` returns it. If all parameters are
+        trained, ``load_state_dict`` takes them as they are. Frozen ones are public and stay with
+        the module (``strict=False``, or `FlatModel.state`). Of a Flower app
         that
         `CorrelatedNoise` trained: all arrays that it began with, frozen ones and integers too, each
             of
-        its own type. A parameter that a module uses under several names is there once.
+        its own type. A parameter that a module has under several names is there under all of them.
 
     Raises:
         ConfigError: it is not a run directory, or no round was released yet.

@@ -108,6 +108,7 @@ class Session:
         return self.run.task_source.build() if self._task is None else self._task
 
     @classmethod
+    @torch.inference_mode(False)
     def start(cls, path: Path, run: Run, device: str = "cpu") -> Self:
         """Plan a run, create its directory and draw its noise key.
 
@@ -129,7 +130,8 @@ class Session:
         preflight(task.to(device), run.client)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-        model = {"arrays": task.model.arrays, "constants": task.constant_inputs()}
+        flat = task.model
+        model = {"arrays": flat.arrays, "tied": flat.tied, "constants": task.constant_inputs()}
         dataset = task.dataset
         plan = plan_of(run, optimizer, task.model.dimension)
         directory = created(
@@ -138,6 +140,7 @@ class Session:
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
+    @torch.inference_mode(False)
     def resume(cls, path: Path, run: Run | None = None, device: str = "cpu") -> Self:
         """Open a stopped run where its ledger ends.
 

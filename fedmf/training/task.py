@@ -166,7 +166,7 @@ class Task:
         model = self.model
         ids = list(self.dataset.user_ids)
         initial = hashlib.sha256(model.initial().cpu().numpy().astype("<f4").tobytes()).hexdigest()
-        arrays = f"{len(model.arrays)} arrays, {_digest([model.arrays, initial])}"
+        arrays = [(name, tuple(p.shape)) for name, p in model.trained.items()]
         metrics: list[str] = []
         for metric in self.metrics:
             terms = qualified_name(metric.terms)
@@ -178,7 +178,7 @@ class Task:
             "labels": str(self.structure.labels),
             "loss": qualified_name(self.loss),
             "metrics": "; ".join(metrics),
-            "parameters": f"{model.dimension} in {arrays}",
+            "parameters": f"{model.dimension} in {len(arrays)} arrays, {_digest([arrays, initial])}",
             "users": f"{len(ids)} with ids of {_digest(ids)}",
         }
 

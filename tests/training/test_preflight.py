@@ -127,3 +127,25 @@ def test_made_up_integers_are_not_below_those_of_the_test_part() -> None:
     preflight(classification(data, _Packed()), LocalSGD())
     assert data.structure.features["length"].integers == range(2, 7)
     assert data.structure.features["tokens"].integers == range(9)
+
+
+def _partly_frozen() -> nn.Module:
+    module = mlp(6, (7,), 4, 0)
+    frozen = nn.Linear(6, 6).requires_grad_(False)
+    with torch.no_grad():
+        frozen.weight.copy_(torch.eye(6))
+        frozen.bias.zero_()
+    return nn.Sequential(nn.Sequential(frozen, nn.Tanh()), module)
+
+
+@every_engine
+def test_training_in_inference_mode_is_training(engine: str) -> None:
+    local = LocalSGD(engine=engine)  # type: ignore[arg-type]
+    task = with_model(_partly_frozen())
+    expected = LocalTrainer(task, local).updates(task.model.initial(), ["u0", "u1"], 0)
+    with torch.inference_mode():
+        task = with_model(_partly_frozen())
+        preflight(task, local)
+        updates = LocalTrainer(task, local).updates(task.model.initial(), ["u0", "u1"], 0)
+    assert expected.any()
+    assert torch.equal(updates, expected)
