@@ -42,7 +42,7 @@ _FORMAT: Final = 1
 #: A step of a stream that is no user's.
 NOBODY: Final = (1 << 32) - 1
 #: A state of more bytes is kept in a file of its own.
-_INLINE: Final = 1 << 16
+INLINE: Final = 1 << 16
 
 _SCHEMA: Final = """
 CREATE TABLE header(id INTEGER PRIMARY KEY CHECK (id = 0), json TEXT NOT NULL, chain BLOB NOT NULL,
@@ -630,7 +630,7 @@ class Ledger:
         before = self._connection.execute("SELECT place FROM state").fetchone()
         place = 0 if before is None else 1 - before[0]
         inline = state
-        if len(state) > _INLINE:
+        if len(state) > INLINE:
             overwrite_durably(self._place(place), state)
             inline = None
         digest = hashlib.sha256(state).digest()

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from fedmf.errors import LedgerError, PlatformError
+from fedmf.ledger.signals import held_back
 from fedmf.noise.key import NoiseKey
 
 try:
@@ -97,6 +98,8 @@ class ReleaseGuard:
     def releasing(self, what: str) -> Iterator[None]:
         """Release something, or write to the record: all of it, or nothing more.
 
+        SIGINT and SIGTERM wait until it has ended.
+
         Args:
             what: is released or written, in a message; where this is part of another release and
                 fails, the message is about the part.
@@ -105,25 +108,26 @@ class ReleaseGuard:
             LedgerError: the right was lost before, or is lost by an error of that kind.
             BaseException: whatever else was raised; the right is lost too.
         """
-        self.require()
-        try:
-            yield
-        except BaseException as error:
-            if self.failed is not None:
+        with held_back():
+            self.require()
+            try:
+                yield
+            except BaseException as error:
+                if self.failed is not None:
+                    raise
+                known = isinstance(error, LedgerError)
+                reason = (
+                    str(error).rstrip(".")
+                    if known or isinstance(error, OSError)
+                    else type(error).__name__
+                )
+                self.failed = (
+                    f"{what} failed ({reason}); this process releases nothing more. "
+                    f"Resume: {what} counts if it is whole on the disk."
+                )
+                if known:
+                    raise type(error)(self.failed) from error
                 raise
-            known = isinstance(error, LedgerError)
-            reason = (
-                str(error).rstrip(".")
-                if known or isinstance(error, OSError)
-                else type(error).__name__
-            )
-            self.failed = (
-                f"{what} failed ({reason}); this process releases nothing more. "
-                f"Resume: {what} counts if it is whole on the disk."
-            )
-            if known:
-                raise type(error)(self.failed) from error
-            raise
 
 
 class HighWaterMark:

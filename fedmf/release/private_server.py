@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,12 +12,13 @@ from torch import Tensor
 
 from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
 from fedmf.errors import LedgerError
-from fedmf.ledger.ledger import Ledger
+from fedmf.ledger.ledger import INLINE, Ledger
 from fedmf.ledger.packed import pack, unpack
 from fedmf.ledger.released_integers import ReleasedIntegers, records_of
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 from fedmf.noise.units import FINEST
+from fedmf.release.checkpoints import CheckpointInterval
 from fedmf.release.noisy_sum import NoisyParts, NoisySecondMoment, NoisyStatistic, NoisySum
 from fedmf.release.plan import Plan
 from fedmf.release.round_release import RoundRelease, ServerOptimizer
@@ -75,7 +77,8 @@ class PrivateServer:
         initial: θ_0, shape (d,), float32.
         optimizer: the update rule; it sees the noisy mean and the variance of its noise.
         device: where sum, noise and model live.
-        checkpoint_every: rounds between states kept; 1 where released integers are.
+        checkpoint_every: rounds between states kept; 1 where released integers are; 0 to choose
+            them by `CheckpointInterval`.
         kept: where released integers are kept after every commit; None to keep none.
 
     Raises:
@@ -118,7 +121,7 @@ class PrivateServer:
         self.device = torch.device(device)
         self.lost = range(0)
         self._optimizer = optimizer
-        self._checkpoint_every = checkpoint_every
+        self._interval = CheckpointInterval(checkpoint_every, INLINE)
         self._kept = kept
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         feature_bits = FINEST if plan.second is None else plan.bits_of(1)
@@ -158,7 +161,7 @@ class PrivateServer:
             self.lost = range(self._state.t, released)
             self._state = replace(self._state, t=released)
             self._set_clip_norm()
-        elif self._checkpoint_every > 1:  # the first rounds are committed without a state
+        elif self._interval.fixed != 1:  # the first rounds may be committed without a state
             self.ledger.keep_state(self._packed(self._state))
         if self._kept is not None:
             self._kept.restore(released, last)
@@ -317,10 +320,15 @@ class PrivateServer:
 
     def _commit(self, after: ServerState, users: Sequence[str], integers: Sequence[Tensor]) -> None:
         """Make the round final, with a checkpoint where one is due; then keep its integers."""
-        due = after.t == self.horizon or after.t % self._checkpoint_every == 0
-        self.ledger.commit_round(self.t, users, self._packed(after, integers) if due else None)
+        began = time.perf_counter()
+        packed = None
+        since = after.t - self._kept_until
+        if after.t == self.horizon or self._interval.due(after.t, since):
+            packed = self._packed(after, integers)
+        self.ledger.commit_round(self.t, users, packed)
+        self._interval.note(time.perf_counter() - began, len(packed or b""))
         self._state = after
-        if due:
+        if packed is not None:
             self._kept_until = after.t
         self._set_clip_norm()
         if self._kept is not None:

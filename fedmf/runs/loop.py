@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.errors import ConfigError
+from fedmf.ledger.signals import raising_on_termination
 from fedmf.runs.model_layout import named_copies
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import UserFailure
@@ -336,6 +337,10 @@ class TrainingLoop:
             LedgerError: a release failed, now or before. Open the run again.
             Exception: what a callback raises; the round is kept, and the run can be continued.
         """
+        with raising_on_termination():
+            return self._run(last)
+
+    def _run(self, last: int | None) -> bool:
         server = self._server
         server.ledger.guard.require()
         last = server.horizon if last is None else last
@@ -353,9 +358,10 @@ class TrainingLoop:
                     break
                 stopped = self.release(round_index, self._asked(round_index))
         except BaseException:
-            for then in (self._told, self.session.write_reports):
+            for then in (server.keep_state, self._told, self.session.write_reports):
                 with contextlib.suppress(Exception):  # what stopped the run is what should be seen
                     then()
             raise
+        server.keep_state()
         self.session.write_reports()
         return stopped

@@ -21,6 +21,7 @@ from fedmf.cohorts import CohortSchedule
 from fedmf.data.cells import require_canonical
 from fedmf.data.dataset import NumberedUsers
 from fedmf.errors import ConfigError
+from fedmf.ledger.signals import held_back
 from fedmf.noise.key import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
@@ -86,6 +87,8 @@ class Session:
         self._task = None if task is None else task.to(device)
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
+        if run.execution.keep_releases:
+            every = 1
         ledger = directory.ledger
         key = directory.key
         kept = kept_releases(directory, initial)
@@ -192,9 +195,10 @@ class Session:
         """Keep the state after the last round, whatever ended the run, and let another process
         continue.
         """
-        with contextlib.suppress(Exception):  # what ended the run is what should be seen
-            self.server.keep_state()
-        self.directory.close()
+        with held_back():
+            with contextlib.suppress(Exception):  # what ended the run is what should be seen
+                self.server.keep_state()
+            self.directory.close()
 
     @property
     def standing(self) -> str:

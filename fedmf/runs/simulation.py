@@ -217,7 +217,7 @@ def simulate(
         try:
             with view or nullcontext():
                 stopped = run_in_process(session, both(view, on_round))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             done = (
                 f"round {session.server.t} of {session.server.horizon} is the last that was"
                 " released"

@@ -192,6 +192,17 @@ def _finished(folder: Path, digest: str) -> Path:
     return folder / "finished" / f"{digest}.json"
 
 
+def _session(run: Run, place: Path) -> Session:
+    """Start a run, or continue it unless it is a simulation that lost rounds since a checkpoint."""
+    if (place / LEDGER).is_file():
+        session = resume(run, place)
+        if not session.server.lost or run.privacy.noise_seed is None:
+            return session
+        session.close()
+        shutil.rmtree(place, ignore_errors=True)
+    return start(run, place)
+
+
 def _attempt(
     digest: str, called: str, keys: Mapping[str, Scalar], folder: Path, keep: bool, parent: int
 ) -> tuple[str, str | None]:
@@ -205,11 +216,7 @@ def _attempt(
     try:
         if not file.is_file():
             run = run_of(keys)
-            if run.execution.checkpoint_every > 1 and run.privacy.noise_seed is not None:
-                shutil.rmtree(
-                    place, ignore_errors=True
-                )  # resumed, it would lack rounds since its checkpoint
-            with (resume if (place / LEDGER).is_file() else start)(run, place) as session:
+            with _session(run, place) as session:
                 session.label = f"{called}: "
                 run_in_process(session)
                 if keep:

@@ -1,0 +1,170 @@
+"""Interrupt tiny runs at random moments, resume them, and compare with an uninterrupted run.
+
+    python simulations/interruptions.py --moments 20 --processes 2
+
+For each way of stopping and each interval of checkpoints: in how many runs it hit after the first
+commit, rounds lost, the spent ε at the end, and how many final models are equal to the bit. "flwr
+stop" is the signal handler of a ServerApp's process with the SIGINT that Flower sends itself once
+its token is revoked; "twice" is a second Ctrl-C 5 ms later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROUNDS = 24
+EVERY = (1, 10, 100)
+SIGNALS = {
+    "SIGINT": signal.SIGINT,
+    "SIGINT twice": signal.SIGINT,
+    "SIGTERM": signal.SIGTERM,
+    "flwr stop": signal.SIGINT,
+}
+WAYS = (*SIGNALS, "exception", "callback")
+KEYS = {
+    **{"data.kind": "digits", "data.users": 24, "model.kind": "mlp", "model.hidden-units": "5"},
+    **{"cohorts.rounds": ROUNDS, "cohorts.users-per-round": 6, "mechanism.kind": "bisr"},
+    **{"mechanism.bands": 3, "client.engine": "loop", "server.momentum": 0.9},
+    **{"privacy.epsilon": 8.0, "privacy.delta": 1e-5, "privacy.noise-seed": 7},
+}
+CONTEXT: Any = multiprocessing.get_context("forkserver")
+
+
+def carry_out(place: Path, every: int, way: str, last: int, delay: float) -> None:
+    """Start a run in this process, and stop it after round ``last``, or ``delay`` seconds later."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    import torch
+
+    import fedmf
+    from fedmf.flower.clients import run_on_grid
+    from fedmf.flower.grid import InProcessGrid
+    from fedmf.runs.tables.configuration import run_of
+
+    torch.set_num_threads(1)
+
+    def strike() -> None:
+        for _ in range(1 + (way == "SIGINT twice")):
+            os.kill(os.getpid(), SIGNALS[way])
+            time.sleep(0.005)
+
+    later = threading.Timer(delay, strike)
+    later.daemon = True
+    if last == 0:
+        later.start()
+
+    def on_round(record: fedmf.runs.RoundRecord) -> bool:
+        if record.rounds == last and way in SIGNALS:
+            later.start()
+        time.sleep(0.02)
+        if record.rounds == last and way == "exception":
+            raise RuntimeError("interrupted")
+        return record.rounds == last and way == "callback"
+
+    run = run_of({**KEYS, "execution.checkpoint-every": every})
+    if way == "flwr stop":
+        from flwr.common.telemetry import EventType
+        from flwr.supercore.exit.signal_handler import register_signal_handlers
+
+        from fedmf.flower.apps import make_client_app
+        from fedmf.training import LocalTrainer
+
+        register_signal_handlers(EventType.FLWR_SERVERAPP_RUN_LEAVE)
+        with fedmf.start(run, place) as session:
+            trainer = LocalTrainer(session.task, run.client)
+            client = make_client_app(lambda _: (trainer, session.sums))
+            run_on_grid(session, InProcessGrid(client), on_round)
+    else:
+        fedmf.simulate(run, place, on_round=on_round, progress=False)
+
+
+def finish(place: Path, every: int, report: Path) -> None:
+    """Resume a run, or start it if nothing was started, and report what became of it."""
+    import torch
+
+    import fedmf
+    from fedmf.runs.tables.configuration import run_of
+
+    torch.set_num_threads(1)
+    run = run_of({**KEYS, "execution.checkpoint-every": every})
+    found = {"released": 0, "lost": 0}
+    if (place / "ledger.sqlite").exists():
+        with fedmf.resume(run, place) as session:
+            found = {"released": session.server.t, "lost": len(session.server.lost)}
+    result = fedmf.simulate(run, place, progress=False)
+    found["model"] = result.parameters.tolist()
+    found["epsilon"] = result.statement["epsilon_spent"]
+    report.write_text(json.dumps(found))
+
+
+def in_process(function: Any, *arguments: Any) -> Any:
+    """Start a function in a process of its own."""
+    process = CONTEXT.Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
+def interrupted(folder: Path, way: str, every: int, index: int, before: float) -> dict[str, Any]:
+    """The report of one run that was interrupted and resumed.
+
+    A signal comes up to 60 ms after the end of a random round, or in the ``before`` seconds until
+    the first one.
+    """
+    draw = random.Random(f"{way} {every} {index}")
+    place = folder / f"{way} {every} {index}"
+    last = draw.randint(1, ROUNDS - 1)
+    delay = draw.uniform(0.0, 0.06)
+    if way in SIGNALS and index % 5 == 0:
+        last = 0
+        delay = draw.uniform(0.0, before)
+    in_process(carry_out, place, every, way, last, delay).join()
+    report = place.with_suffix(".json")
+    in_process(finish, place, every, report).join()
+    return json.loads(report.read_text())
+
+
+def main() -> None:
+    """Carry all of it out and print the table."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--moments", type=int, default=20)
+    options.add_argument("--processes", type=int, default=2)
+    options.add_argument("--ways", nargs="*", default=WAYS)
+    given = options.parse_args()
+    CONTEXT.set_forkserver_preload(["fedmf.flower.apps", "fedmf.runs.simulation", "torch"])
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.processes) as pool:
+        folder = Path(name)
+        for again in range(2):  # the first one starts the server
+            began = time.perf_counter()
+            in_process(carry_out, folder / f"whole {again}", 1, "", -1, 0.0).join()
+            seconds = time.perf_counter() - began
+        in_process(finish, folder / "whole 1", 1, folder / "whole.json").join()
+        whole = json.loads((folder / "whole.json").read_text())
+        print("way | checkpoints every | hit in training | rounds lost | ε spent | models equal")
+        for way in given.ways:
+            for every in EVERY:
+                jobs = [
+                    pool.submit(interrupted, folder, way, every, index, seconds)
+                    for index in range(given.moments)
+                ]
+                reports = [job.result() for job in jobs]
+                hit = sum(0 < report["released"] < ROUNDS for report in reports)
+                lost = sum(report["lost"] for report in reports)
+                epsilons = sorted({round(report["epsilon"], 6) for report in reports})
+                equal = sum(report["model"] == whole["model"] for report in reports)
+                row = (way, every, hit, lost, epsilons, f"{equal}/{len(reports)}")
+                print(*row, sep=" | ", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
