@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROUNDS = 24
+ROUNDS = 14
 EVERY = (1, 10, 100)
 SIGNALS = {
     "SIGINT": signal.SIGINT,
@@ -37,6 +37,7 @@ KEYS = {
     **{"data.kind": "digits", "data.users": 24, "model.kind": "mlp", "model.hidden-units": "5"},
     **{"cohorts.rounds": ROUNDS, "cohorts.users-per-round": 6, "mechanism.kind": "bisr"},
     **{"mechanism.bands": 3, "client.engine": "loop", "server.momentum": 0.9},
+    **{"execution.evaluate-every": ROUNDS, "client.batch-size": 64},
     **{"privacy.epsilon": 8.0, "privacy.delta": 1e-5, "privacy.noise-seed": 7},
 }
 CONTEXT: Any = multiprocessing.get_context("forkserver")
@@ -94,17 +95,20 @@ def finish(place: Path, every: int, report: Path) -> None:
     import torch
 
     import fedmf
+    from fedmf.runs.simulation import run_in_process
     from fedmf.runs.tables.configuration import run_of
 
     torch.set_num_threads(1)
     run = run_of({**KEYS, "execution.checkpoint-every": every})
-    found = {"released": 0, "lost": 0}
     if (place / "ledger.sqlite").exists():
-        with fedmf.resume(run, place) as session:
-            found = {"released": session.server.t, "lost": len(session.server.lost)}
-    result = fedmf.simulate(run, place, progress=False)
-    found["model"] = result.parameters.tolist()
-    found["epsilon"] = result.statement["epsilon_spent"]
+        session = fedmf.resume(run, place)
+    else:
+        session = fedmf.start(run, place)
+    with session:
+        found = {"released": session.server.t, "lost": len(session.server.lost)}
+        run_in_process(session)
+        found["model"] = session.server.parameters.tolist()
+        found["epsilon"] = session.statement()["epsilon_spent"]
     report.write_text(json.dumps(found))
 
 

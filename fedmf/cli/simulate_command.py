@@ -139,3 +139,9 @@ def _show_result(session: Session, view: RunProgress, full: bool) -> None:
         f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}"
     )
     typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}.")
+    owner = session.task.dataset.test_owner
+    if quality and session.run.is_private and owner != "nobody":
+        typer.echo(
+            f"Not protected: the test part belongs to {owner}, and loss and metrics on it have no"
+            " noise. Do not publish them."
+        )

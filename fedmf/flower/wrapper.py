@@ -327,7 +327,7 @@ class CorrelatedNoise:
                 if should_stop is not None:
                     result.arrays = clients.arrays
                     stop = should_stop(record.rounds, result)
-            if on_round is not None and on_round(record):
+            if on_round is not None and on_round(record) is True:
                 stop = True
             return stop
 

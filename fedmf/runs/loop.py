@@ -48,15 +48,16 @@ class RoundReport:
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What a callback sees after a round: released and recorded values; only `report` is about
-    users.
+    """What a callback sees after a round: released and recorded values, which only `report` and
+    metrics of held-out users do not protect.
 
     Args:
         rounds: how many rounds are released.
         horizon: n.
         metrics: the row of the metrics table with ε so far, and what ``evaluate_fn`` of a Flower
-            app returned; empty if the model was not evaluated. Figures of users' own examples
-            without noise are left out, unless the run has no privacy.
+            app returned; empty if the model was not evaluated. Figures of training users' own
+            examples without noise are left out, unless the run has no privacy. Those of held-out
+            users are for the operator: do not publish them.
         released: the model, flat.
         arrays: name and shape of each trained tensor, in the order of the flat model.
         report: for the operator; None where an earlier process released the round. A run that is

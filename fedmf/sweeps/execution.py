@@ -25,6 +25,7 @@ from fedmf.ledger.durable_files import write_durably
 from fedmf.ledger.lock import WriterLock
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.outputs import central, metric_columns
+from fedmf.runs.session import Session
 from fedmf.runs.simulation import resume, run_in_process, start
 from fedmf.runs.tables.configuration import Scalar, run_of
 from fedmf.sweeps.results import MetricColumn, SweepResult
