@@ -1,5 +1,6 @@
-"""User-level differentially private federated learning with correlated noise, and private moments
-of streams.
+"""User-level differentially private federated learning with correlated noise.
+
+The package also releases private means and covariances of streams of rows.
 
 A run is described by one value:
 
@@ -18,15 +19,14 @@ A value only describes a run; `simulate`, `start`, `resume` and `plan` act on a 
 on a `Sweep`. You can pass your own objects: a `Task` for any model and loss, a `Factorization` for
 the strategy matrix, or an object with ``init`` and ``step`` for the server optimizer. `design`
 compares mechanisms without training, `account` computes the privacy statement of a run, and
-`PrivateStream` releases running means and covariances of rows. What privacy rests on is in
-fedmf.matrices, fedmf.accounting, fedmf.noise, fedmf.clipping, fedmf.ledger and fedmf.release
+`PrivateStream` releases running means and covariances of rows. Privacy rests on fedmf.matrices,
+fedmf.accounting, fedmf.noise, fedmf.clipping, fedmf.ledger and fedmf.release
 (docs/auditing.md). Around them are fedmf.mechanisms, fedmf.moments, fedmf.training, fedmf.optim,
 fedmf.runs, fedmf.statements, fedmf.sweeps, fedmf.streaming and fedmf.flower. Pages that docstrings
 cite as docs/NAME.md are in the source distribution.
 
-Importing fedmf asks Intel's math library (MKL_CBWR), unless the environment already does, for
-products that do not depend on where in memory a matrix begins. It must be asked before the first
-product.
+Importing fedmf sets MKL_CBWR for Intel's math library, unless the environment does, so that
+products do not depend on the memory alignment of matrices. This must precede the first product.
 """
 
 import os

@@ -18,21 +18,19 @@ class ParticipationViolation(LedgerError):
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be run; the message is one line."""
+    """A configuration cannot be run; the message is one line."""
 
 
 class HorizonExceededError(RuntimeError):
-    """A round past the horizon n was asked for: nothing about it was calibrated, so no noise
-    exists.
-    """
+    """A round past the horizon n was requested, for which no noise was calibrated."""
 
 
 class UnsoundSumError(RuntimeError):
-    """A bug of fedmf: a user's contribution is above the clip norm, on the reference path too."""
+    """A user's contribution is above the clip norm, on the reference path too: a bug of fedmf."""
 
 
 class PlatformError(ImportError):
-    """Records cannot be kept safely on this platform."""
+    """Records cannot be written safely on this platform."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -42,8 +40,8 @@ class PlatformError(ImportError):
 
 
 @contextmanager
-def rebuilding(what: str, error: type[ValueError] = ValueError) -> Iterator[None]:
-    """While a value is made again of what was recorded: whatever damage leads to becomes one line.
+def rebuilding(record: str, error: type[ValueError] = ValueError) -> Iterator[None]:
+    """Turn any error raised while a recorded value is rebuilt into one line that names the record.
 
     >>> with rebuilding("header"):
     ...     {}["rounds"]
@@ -52,10 +50,10 @@ def rebuilding(what: str, error: type[ValueError] = ValueError) -> Iterator[None
     """
     try:
         yield
-    except error as already:
-        if str(already) == one_line(str(already)):
+    except error as expected:
+        if str(expected) == one_line(str(expected)):
             raise
-        raise error(one_line(str(already))) from None
+        raise error(one_line(str(expected))) from None
     except (
         ArithmeticError,
         AttributeError,
@@ -64,17 +62,18 @@ def rebuilding(what: str, error: type[ValueError] = ValueError) -> Iterator[None
         TypeError,
         ValueError,
     ) as reason:
-        said = one_line(f"{type(reason).__name__}: {reason}")
-        raise error(f"{what} must be as fedmf wrote it; it is damaged ({said}).") from None
+        details = one_line(f"{type(reason).__name__}: {reason}")
+        raise error(f"{record} must be as fedmf wrote it; it is damaged ({details}).") from None
 
 
 def one_line(text: str) -> str:
-    """A message in one line that a value in it cannot make endless: of a long one beginning and
-    end.
+    """Shorten a message to one line; of a long one, only beginning and end remain.
 
     >>> one_line("two\\nlines"), len(one_line("x" * 10**6)) <= _MOST_CHARACTERS
     ('two lines', True)
     """
     line = " ".join(text.split())
+    if len(line) <= _MOST_CHARACTERS:
+        return line
     half = _MOST_CHARACTERS // 2 - 2
-    return line if len(line) <= _MOST_CHARACTERS else f"{line[:half]} … {line[-half:]}"
+    return f"{line[:half]} … {line[-half:]}"

@@ -1,15 +1,15 @@
-"""The style that all pictures share."""
+"""The common style of all pictures."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-#: Told apart by the colour-blind (Okabe and Ito, 2008), black last.
+#: Distinguishable for the color-blind (Okabe and Ito, 2008), black last.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure, in inches.
+    """Create an empty figure of a size in inches.
 
     Raises:
         ImportError: matplotlib (the extra ``report``) is not installed.

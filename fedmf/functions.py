@@ -1,4 +1,4 @@
-"""Functions of a user's own, named in configurations and found wherever they are needed."""
+"""Functions of the user, named in configurations and imported where they are needed."""
 
 from __future__ import annotations
 
@@ -12,40 +12,38 @@ from typing import Any
 from fedmf.errors import ConfigError
 
 
-def check_function_name(of: str, name: str) -> None:
-    """Refuse what does not read ``package.module:function``.
+def check_function_name(owner: str, name: str) -> None:
+    """Reject a name that does not have the form ``package.module:function``.
 
     Args:
-        of: the owner of the function, for the message.
+        owner: the owner of the function, for the message.
         name: the name.
 
     Raises:
-        ValueError: it does not.
+        ValueError: another form.
     """
     if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
-        raise ValueError(f"function (of {of}) must read package.module:function; got {name!r}.")
+        raise ValueError(f"function (of {owner}) must read package.module:function; got {name!r}.")
 
 
-def function_of(of: str, name: str) -> Callable[..., Any]:
-    """The function of a name that `check_function_name` accepts.
+def function_of(owner: str, name: str) -> Callable[..., Any]:
+    """Import the function of a name that `check_function_name` accepts.
 
     Raises:
-        ConfigError: it cannot be imported, or is no function.
+        ConfigError: it cannot be imported, or is not callable.
     """
-    here = Path.cwd()
-    if (
-        str(here) not in sys.path
-    ):  # a console script does not search it; python -m, Ray and Flower do
-        sys.path.append(str(here))
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # python -m, Ray and Flower search it, a console script does not
+        sys.path.append(folder)
     try:
-        found = pkgutil.resolve_name(name)
+        function = pkgutil.resolve_name(name)
     except Exception as error:
         raise ConfigError(
-            f"function (of {of}) {name!r} failed: {type(error).__name__}: {error} "
-            f"(modules are searched on Python's path and in {here})"
+            f"function (of {owner}) {name!r} failed: {type(error).__name__}: {error} "
+            f"(modules are searched on Python's path and in {folder})"
         ) from error
-    if not callable(found):
+    if not callable(function):
         raise ConfigError(
-            f"function (of {of}) must be callable; got {name!r}, a {type(found).__name__}."
+            f"function (of {owner}) must be callable; got {name!r}, a {type(function).__name__}."
         )
-    return found
+    return function

@@ -1,4 +1,8 @@
-"""Faces that import what they name only when it is asked for."""
+"""Modules that import their public names on first use.
+
+The face of a room lists its imports under ``if TYPE_CHECKING:``, where type checkers see them;
+`lazily` reads them from its source, so that importing the face loads nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +16,31 @@ _IMPORT = re.compile(r"^    from ([\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
 
 
 def lazily(face: str) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a face: what it imports for type checkers alone is loaded at first
-    use.
+    """Return the ``__getattr__`` of a module that loads its names on first use.
 
     Args:
-        face: its ``__name__``; such imports stand in it under ``if TYPE_CHECKING:``, absolute and
-            unrenamed.
+        face: the ``__name__`` of the module; its imports stand under ``if TYPE_CHECKING:``,
+            absolute and unrenamed.
     """
 
-    @cache
-    def modules() -> dict[str, str]:
-        spec = importlib.import_module(face).__spec__
-        source = "" if spec is None or spec.loader is None else spec.loader.get_source(face)  # type: ignore[attr-defined]
-        found = _IMPORT.findall(source or "")
-        return {name: module for module, names in found for name in re.findall(r"\w+", names)}
-
     def attribute(name: str) -> Any:
-        if name.startswith("__") or name not in modules():
+        modules = _imports(face)
+        if name.startswith("__") or name not in modules:
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(modules()[name]), name)
+        return getattr(importlib.import_module(modules[name]), name)
 
     return attribute
+
+
+@cache
+def _imports(face: str) -> dict[str, str]:
+    """The module of each name that a face imports."""
+    spec = importlib.import_module(face).__spec__
+    source: str | None = None
+    if spec is not None and spec.loader is not None:
+        source = spec.loader.get_source(face)  # type: ignore[attr-defined]
+    modules = dict[str, str]()
+    for module, names in _IMPORT.findall(source or ""):
+        for name in re.findall(r"\w+", names):
+            modules[name] = module
+    return modules

@@ -1,22 +1,21 @@
-"""Who may take part when: (k, b)-min-separated participation over a fixed horizon."""
+"""The participation contract: (k, b)-min-separated participation over a fixed horizon."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-#: How neighbouring data sets differ in one user: its rows become zero, or become those of another
-#: user.
+#: How neighboring data sets differ in one user: its rows become zero, or those of another user.
 Adjacency = Literal["zero-out", "replace-one"]
 
-#: The most rounds that closed forms and optimised banded Toeplitz matrices are built for, which
-#: takes minutes there and seconds at 10⁶.
+#: The most rounds for which closed forms and optimized banded Toeplitz matrices are built; this
+#: takes minutes, and seconds for 10⁶ rounds.
 LARGEST_HORIZON: Final = 10_000_000
 
 
 @dataclass(frozen=True)
 class Participation:
-    """The participation bound of one run, shared by schedule, sensitivity, accountant and ledger.
+    """The participation bound of a run, for its schedule, sensitivity, accountant and ledger.
 
     A user may join at most ``max_participations`` (k) of the ``rounds`` (n) rounds, and any two
     rounds i ≠ j of the same user satisfy |i − j| ≥ ``min_separation`` (b).

@@ -1,100 +1,95 @@
-"""Values that a run is made of: frozen, checked when they are made, and written down by themselves.
+"""Values that make up a run: frozen dataclasses that are checked when they are created.
 
-The annotation of each field says what it is and within which range: ``Annotated[float, Field("…",
-gt=0)]``. One function, `Value.__post_init__`, makes fields of what Python, TOML, ``--set`` and
-Flower run configs give. The reference page and ``fedmf options`` are generated from the same
-annotations.
+The annotation of a field states its meaning and its range, such as ``Annotated[float, Field("…",
+gt=0)]``. Pydantic checks it strictly, whether a value comes from Python, TOML, ``--set`` or Flower.
+The reference page and ``fedmf options`` are generated from the same annotations.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from functools import cache, cached_property
+from typing import Annotated, Any, ClassVar, Final, TypeVar, Union, get_args, get_origin
 
-#: A list of no numbers as text, where an empty text stands for the default.
+import pydantic
+from pydantic import BeforeValidator, TypeAdapter
+from pydantic.fields import FieldInfo
+
+#: Stands for an empty list, where an empty string stands for the default.
 EMPTY: Final = "none"
+#: The largest integer, unless a field states another limit.
 _LARGEST: Final = 2**31 - 1
+_LIMIT: Final[Any] = pydantic.Field(le=_LARGEST)
+_WITHOUT_COMMA: Final[Any] = Annotated[str, pydantic.Field(pattern="^[^,]*$")]
+_STRICT: Final = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
 
 
-@dataclass(frozen=True)
-class Field:
-    """What a field of a value is.
+def Field(description: str = "", symbol: str = "", **limits: float) -> Any:
+    """Describe a field; for ``Annotated``.
 
     Args:
-        description: for people, in a sentence or less.
-        symbol: that formulas give it.
-        gt: numbers must be greater.
-        ge: numbers must be at least this.
-        lt: numbers must be less; reals are finite without it.
-        le: numbers must be at most this; without it integers are below 2³¹.
+        description: its meaning, in a sentence or less.
+        symbol: its symbol in formulas.
+        limits: ``gt``, ``ge``, ``lt`` and ``le``, which apply to each number of a list. Without
+            ``le``, integers are below 2³¹; all numbers are finite.
     """
+    return pydantic.Field(title=symbol, description=description, **limits)  # type: ignore
 
-    description: str = ""
-    symbol: str = ""
-    gt: float | None = None
-    ge: float | None = None
-    lt: float | None = None
-    le: float | None = None
 
-    def label(self, name: str) -> str:
-        """The field in a message."""
-        return f"{self.symbol} ({name})" if self.symbol else name
+def strict(hint: Any) -> TypeAdapter[Any]:
+    """The adapter of a type that converts nothing but integers to floats, all of them finite."""
+    return TypeAdapter(hint, config=_STRICT)
 
-    def check(self, number: float) -> None:
-        """Refuse a number outside of the range.
 
-        Raises:
-            ValueError: it is; the message is the end of a sentence.
-        """
-        whole = type(number) is int
-        low = self.gt if self.ge is None else self.ge
-        high = self.lt if self.le is None else self.le
-        high = (_LARGEST if whole else math.inf) if high is None else high
-        low = (-_LARGEST if whole else -math.inf) if low is None else low
-        above = number >= low if self.ge is not None or whole else number > low
-        below = number <= high if self.le is not None or whole else number < high
-        if not (above and below):
-            ends = "[" if self.ge is not None else "(", "]" if self.le is not None else ")"
-            within = (
-                f"be an integer in {low}..{high}"
-                if whole
-                else f"lie in {ends[0]}{low:g}, {high:g}{ends[1]}"
-            )
-            raise ValueError(within.replace("inf", "∞"))
+def checked(adapter: TypeAdapter[Any], label: str, value: Any) -> Any:
+    """Validate a value; all checks of types and ranges come through here.
+
+    Args:
+        adapter: the type and its limits, from `strict`.
+        label: what an error calls the value.
+        value: the value.
+
+    Raises:
+        ValueError: another type, or out of range; the message is one line.
+
+    >>> checked(strict(tuple[int, ...]), "sizes", (8, "x"))
+    Traceback (most recent call last):
+    ValueError: sizes[1] must be a valid integer; got 'x'.
+    """
+    try:
+        return adapter.validate_python(value)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    place = "".join(f"[{index}]" for index in first["loc"])
+    constraint = first["msg"].partition(" should ")[2]
+    raise ValueError(f"{label}{place} must {constraint}; got {first['input']!r}.")
+
+
+def check_whole(label: str, number: int, least: int = 1, most: int = _LARGEST) -> None:
+    """Reject values that are not integers of a range, both ends included."""
+    checked(strict(Annotated[int, pydantic.Field(ge=least, le=most)]), label, number)
 
 
 @dataclass(frozen=True)
-class FieldOf:
+class ValueField:
     """A field of a class of values.
 
     Args:
-        name: in Python.
+        name: its name in Python.
         hint: its type.
-        default: where it is not given.
-        about: what it is.
+        default: its value where none is given.
+        info: its description, symbol (``title``) and limits (``metadata``).
     """
 
     name: str
     hint: Any
     default: Any
-    about: Field
+    info: FieldInfo
 
     @property
     def key(self) -> str:
@@ -103,73 +98,74 @@ class FieldOf:
 
     @property
     def type(self) -> type:
-        """Of what configurations write for it: str, int, float or bool."""
-        parts = [part for part in get_args(self.hint) if part is not types.NoneType]
-        hint = parts[0] if get_origin(self.hint) in (Union, types.UnionType) else self.hint
-        return hint if hint in (bool, int, float) else str
+        """The type that configurations write for it: str, int, float or bool."""
+        for type_ in (bool, int, float):
+            if self.hint is type_ or (_is_union(self.hint) and type_ in get_args(self.hint)):
+                return type_
+        return str
 
-    def made(self, value: Any) -> Any:
-        """The field from what was given for it.
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        hint = self.hint
+        parts = get_args(hint)
+        limits = [self.info]
+        if not any(hasattr(limit, "le") for limit in self.info.metadata):
+            limits.append(_LIMIT)
+        if parts == (int, ...):
+            part = Annotated[int, BeforeValidator(_integer), *limits]
+            hint = Annotated[tuple[part, ...], BeforeValidator(_split_integers)]
+        elif parts == (str, ...):
+            hint = Annotated[tuple[_WITHOUT_COMMA, ...], BeforeValidator(_split)]
+        elif int in (hint, *parts):
+            hint = Annotated[hint, *limits]
+        else:
+            hint = Annotated[hint, self.info]
+        return strict(hint)
+
+    def checked(self, value: Any) -> Any:
+        """Validate a value for this field; lists may be strings with commas.
 
         Raises:
             ValueError: another type, or out of range.
         """
-        try:
-            return _made(self.hint, self.about, value)
-        except ValueError as error:
-            raise ValueError(
-                f"{self.about.label(self.name)} must {error}; got {value!r}."
-            ) from None
+        label = self.name
+        if self.info.title:
+            label = f"{self.info.title} ({self.name})"
+        return checked(self._adapter, label, value)
 
 
-def _made(hint: Any, about: Field, value: Any) -> Any:
-    """A value of the type that a hint asks for; else a `ValueError` that says what it must be."""
-    origin = get_origin(hint)
-    parts = get_args(hint)
-    if origin in (Union, types.UnionType):
-        (inner,) = [part for part in parts if part is not types.NoneType]
-        return None if value is None else _made(inner, about, value)
-    if origin is Literal:
-        if type(value) is not str or value not in parts:
-            raise ValueError(f"be one of {', '.join(parts)}")
-        return value
-    if origin is tuple:
-        return _list(parts[0], about, value)
-    if hint is float and type(value) is int:
-        value = float(value) if abs(value) < 2**1023 else math.inf
-    if not (isinstance(value, float) if hint is float else type(value) is hint):
-        wanted = {str: "a string", bool: "true or false", int: "an integer", float: "a number"}[
-            hint
-        ]
-        raise ValueError(f"be {wanted}")
-    if hint in (int, float):
-        about.check(value)
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
+
+
+def _split(value: Any) -> Any:
+    """Turn a string with commas, or a TOML array, into a tuple."""
+    if isinstance(value, str):
+        return tuple(piece.strip() for piece in value.split(","))
+    if isinstance(value, list):
+        return tuple(value)
     return value
 
 
-def _list(part: type, about: Field, value: Any) -> tuple[Any, ...]:
-    """A tuple, from one, from a list, or from text with commas."""
-    if isinstance(value, str):
-        pieces = (
-            [] if part is int and value == EMPTY else [piece.strip() for piece in value.split(",")]
-        )
-        if part is int and not all(re.fullmatch(r"[0-9]{1,10}", piece) for piece in pieces):
-            raise ValueError("be integers separated by commas")
-        value = [part(piece) for piece in pieces]
-    if part is int and type(value) is int:
-        value = [value]
-    if not isinstance(value, tuple | list):
-        raise ValueError("be a list, or text with commas")
-    made = tuple(_made(part, about, piece) for piece in value)
-    if any("," in piece for piece in made if isinstance(piece, str)):
-        raise ValueError("list values without commas")
-    return made
+def _split_integers(value: Any) -> Any:
+    """Turn the ways to write a list of integers, one or none among them, into a tuple."""
+    if value == EMPTY:
+        return ()
+    if isinstance(value, int):
+        return (value,)
+    return _split(value)
+
+
+def _integer(piece: Any) -> Any:
+    if isinstance(piece, str) and re.fullmatch(r"[0-9]{1,10}", piece):
+        return int(piece)
+    return piece
 
 
 class Value:
     """A frozen dataclass of one kind among several that may stand in the same place.
 
-    Its fields are strings, numbers, Booleans, None, or tuples of strings or numbers, each with a
+    Its fields are strings, numbers, Booleans, None, or tuples of strings or integers, each with a
     default, so that it can be written in a configuration table.
 
     Raises:
@@ -180,29 +176,47 @@ class Value:
     kind: ClassVar[str]
 
     def __post_init__(self) -> None:
-        for field in fields_of(type(self)).values():
-            object.__setattr__(self, field.name, field.made(getattr(self, field.name)))
+        for name, field in fields_of(type(self)).items():
+            object.__setattr__(self, name, field.checked(getattr(self, name)))
 
     def to_dict(self) -> dict[str, Any]:
         """Kind and fields, JSON-able; floats survive JSON bit for bit."""
-        fields = {name: getattr(self, name) for name in fields_of(type(self))}
-        lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
-        return {"kind": self.kind, **fields, **lists}
+        values: dict[str, Any] = {"kind": self.kind}
+        for name in fields_of(type(self)):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                value = list(value)
+            values[name] = value
+        return values
 
 
 @cache
-def fields_of(cls: type[Value]) -> Mapping[str, FieldOf]:
-    """The fields of a class of values by name; what a field is, it inherits."""
-    if not dataclasses.is_dataclass(cls):
-        return {}
-    found = {}
-    every = [inspect.get_annotations(base, eval_str=True) for base in cls.__mro__]
-    for field in dataclasses.fields(cls):
-        hints = [own[field.name] for own in every if field.name in own]  # its own before its bases'
-        said = [part for hint in hints for part in get_args(hint)[1:] if isinstance(part, Field)]
-        plain = get_args(hints[0])[0] if get_origin(hints[0]) is Annotated else hints[0]
-        found[field.name] = FieldOf(field.name, plain, field.default, next(iter(said), Field()))
-    return types.MappingProxyType(found)
+def fields_of(cls: type[Value]) -> Mapping[str, ValueField]:
+    """The fields of a class of values by name."""
+    fields = dict[str, ValueField]()
+    if dataclasses.is_dataclass(cls):
+        for field in dataclasses.fields(cls):
+            hint, info = _annotation(cls, field.name)
+            fields[field.name] = ValueField(field.name, hint, field.default, info)
+    return types.MappingProxyType(fields)
+
+
+def _annotation(cls: type[Value], name: str) -> tuple[Any, FieldInfo]:
+    """The type of a field and its description, which a class that narrows the type inherits."""
+    bases = [base for base in cls.__mro__ if name in _annotations(base)]
+    nearest = _annotations(bases[0])[name]
+    if get_origin(nearest) is Annotated:
+        nearest = get_args(nearest)[0]
+    for base in bases:
+        for part in get_args(_annotations(base)[name]):
+            if isinstance(part, FieldInfo):
+                return nearest, part
+    return nearest, FieldInfo()
+
+
+@cache
+def _annotations(cls: type) -> Mapping[str, Any]:
+    return inspect.get_annotations(cls, eval_str=True)
 
 
 AnyValue = TypeVar("AnyValue", bound=Value)
@@ -217,41 +231,43 @@ def value_of(kinds: Mapping[str, type[AnyValue]], description: Mapping[str, Any]
     """Read what `Value.to_dict` wrote.
 
     Args:
-        kinds: what may stand in this place.
+        kinds: the classes that may stand in this place.
         description: kind and fields.
 
     Raises:
         ValueError: an unknown kind, fields that the kind lacks, or values out of range.
     """
-    kind = str(description.get("kind"))
+    values = dict(description)
+    kind = str(values.pop("kind", None))
     if kind not in kinds:
         raise ValueError(f"kind must be one of {', '.join(kinds)}; got {kind!r}.")
-    given = {name: value for name, value in description.items() if name != "kind"}
     known = fields_of(kinds[kind]).keys()
-    if set(given) != known - {"kind"}:
-        wrong = ", ".join(sorted(set(given) ^ known))
+    if values.keys() != known - {"kind"}:
+        wrong = ", ".join(sorted(values.keys() ^ known))
         raise ValueError(f"fields of {kind!r} must be all of its own; differing: {wrong}.")
-    return kinds[kind](**given)
+    return kinds[kind](**values)
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, by dotted names.
+    """Flatten nested mappings to one with dotted names.
 
     >>> dotted({"privacy": {"epsilon": 2.0}})
     {'privacy.epsilon': 2.0}
     """
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        inner = isinstance(value, Mapping)
-        flat |= dotted(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+        if isinstance(value, Mapping):
+            flat |= dotted(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
     return flat
 
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, float]:
-    """Parameters of a mechanism, each as ``name=number``.
+    """Read the parameters of a mechanism, each written as ``name=number``.
 
     Raises:
-        ValueError: a pair is none.
+        ValueError: a pair is not written so.
 
     >>> parse_parameters(["lambda=0.9"])
     {'lambda': 0.9}
@@ -264,9 +280,3 @@ def parse_parameters(pairs: Iterable[str]) -> dict[str, float]:
         except ValueError:
             raise ValueError(f"params must be name=number; got {pair!r}.") from None
     return parameters
-
-
-def check_whole(label: str, number: int, least: int = 1, most: int = _LARGEST) -> None:
-    """Reject values that are not integers of a range, both ends included."""
-    if type(number) is not int or not least <= number <= most:
-        raise ValueError(f"{label} must be an integer in {least}..{most}; got {number!r}.")

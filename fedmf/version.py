@@ -1,4 +1,4 @@
-"""The version of fedmf, for statements that must say what made them."""
+"""The version of fedmf, which statements and records name."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ EXAMPLES = (
     f"{DIGITS} data.partition=each-example data.users=1438 cohorts.users-per-round=40"
     " client.batch-size=1"
 )
-JME = "server.kind=jme-adam server.relative-epsilon=1.0"
+JME = "server.kind=jme-adam server.relative-eps=1.0"
 RUNS = {
     "engine loop": "",
     "engine auto": "client.engine=auto",
@@ -81,7 +81,7 @@ RUNS = {
     "no noise": "privacy.kind=none privacy.epsilon= privacy.delta= privacy.noise-seed=",
     "grid, slices": "execution.messages=aggregate",
     "grid, per-user": "execution.messages=per-user",
-    "grid, several users a message": "execution.messages=per-user execution.users-per-message=3",
+    "grid, a message per user": "execution.messages=one-user",
 }
 STREAMS = {
     "stream, average": "",

@@ -164,7 +164,7 @@ def test_progress_has_a_bar_on_terminals_and_every_column_of_statistics(tmp_path
     made = dataclasses.replace(
         small_run(**keys),
         clipping=QuantileClipping(quantile=0.4),
-        extra_releases=(MeanNorm(share=0.1),),
+        extra_releases=(MeanNorm(budget_share=0.1),),
     )
     text, view = shown(tmp_path / "run", made, terminal=True)
     assert "12/12" in text
@@ -245,11 +245,11 @@ def test_options_search_names_and_meanings(capsys: pytest.CaptureFixture[str]) -
             "privacy.epsilonn=1",
             "unknown configuration key 'privacy.epsilonn'; did you mean 'privacy.epsilon'?",
         ),
-        ("privacy.epsilon=nan", "ε (epsilon) must lie in (0, ∞)"),
+        ("privacy.epsilon=nan", "ε (epsilon) must be a finite number"),
         ("cohorts.max-participations=9", "k (max_participations)"),
         ("cohorts.users-per-round=25", "more users than exist"),
         ("mechanism.kind=bisrr", "bisr"),
-        ("mechanism.bands=four", "[mechanism] p (bands) must be an integer; got 'four'"),
+        ("mechanism.bands=four", "[mechanism] p (bands) must be a valid integer; got 'four'"),
         ("data.users=99999", "training examples"),
         ("rounds", "key=value"),
     ],

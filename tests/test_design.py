@@ -1,4 +1,4 @@
-"""The design table: its fields, its arithmetic and its refusals."""
+"""The design table: its fields, its arithmetic and its errors."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ CONTRACT_NAMES = [
 
 @pytest.mark.parametrize("name", [*CONTRACT_NAMES, "normalized-bisr", "normalized-banded"])
 def test_every_name_of_the_contract_gives_a_row_of_dense_linear_algebra(name, capsys):
-    """The command line's row for each name, beside C built again and judged by dense matrices
-    alone.
-    """
+    """The command line's row for each name equals that of dense matrices of the same C."""
     n = 32
     k = 2
     b = 16
@@ -146,7 +144,7 @@ def test_errors_are_those_of_the_workload(workload):
         )
 
 
-def test_bad_requests_are_refused():
+def test_bad_requests_are_rejected():
     for given, message in [
         ({"mechanisms": ["cgd"], "params": {"gamma": 0.5}}, "gamma .* cgd takes lambda"),
         ({"mechanisms": ["cgd", "identity"], "bands": 3}, "bands .* identity takes none"),
@@ -163,16 +161,16 @@ def test_bad_requests_are_refused():
         ({"bands": 49}, "between 1 and n=48"),
         ({"mechanisms": ["bsr"], "bands": 49}, "between 1 and n=48"),
     ]:
-        with pytest.raises(ValueError, match=message) as refusal:
+        with pytest.raises(ValueError, match=message) as raised:
             design(SMALL, **given)
-        assert "\n" not in str(refusal.value)
+        assert "\n" not in str(raised.value)
 
 
-def test_a_factorization_of_ones_own_stands_beside_names():
-    """Its row is that of the same coefficients by name, whatever is said of other mechanisms."""
+def test_a_factorization_of_ones_own_is_compared_with_names():
+    """Its row is that of the same coefficients by name; parameters of names do not concern it."""
     C = build("bsr", SMALL, bands=5).factorization
-    asked = [GivenFactorization(C, "mine"), "bsr", NamedMechanism("bsr", {"bands": 5})]
-    mine, *same = design(SMALL, asked, 2.0, 1e-6, bands=5)
+    choices = [GivenFactorization(C, "mine"), "bsr", NamedMechanism("bsr", {"bands": 5})]
+    mine, *same = design(SMALL, choices, 2.0, 1e-6, bands=5)
     assert (mine["mechanism"], mine["params"]) == ("mine", {})
     for row in same:
         assert {**row, "mechanism": "mine", "params": {}} == mine
@@ -186,21 +184,17 @@ def test_a_factorization_of_ones_own_stands_beside_names():
 
 
 def test_a_stated_noise_says_which_epsilon_it_gives(capsys):
-    """The noise that a budget asks for gives that budget back; twice the change, twice the
-    noise.
-    """
+    """The noise for a budget has that budget, under either adjacency."""
     for adjacency, factor in (("zero-out", 1), ("replace-one", 2)):
         rows = design(SMALL, ["bsr", "tree"], 2.0, 1e-6, adjacency)
-        for asked in rows:
-            name = asked["mechanism"]
-            S = asked["noise_std"]
+        for budgeted in rows:
+            name = budgeted["mechanism"]
+            S = budgeted["noise_std"]
             (row,) = design(SMALL, [name], delta=1e-6, adjacency=adjacency, noise_multiplier=S)
             assert row["epsilon"] == pytest.approx(2.0, rel=1e-9)
             assert gaussian_delta(S / (row["sensitivity"] * factor), row["epsilon"]) <= 1e-6
-            same = {"noise_multiplier", "rmse", "max_se", "noise_std"}
-            assert {key: row[key] for key in same} == pytest.approx(
-                {key: asked[key] for key in same}
-            )
+            for field in ("noise_multiplier", "rmse", "max_se", "noise_std"):
+                assert row[field] == pytest.approx(budgeted[field])
     request = (
         "design --rounds 48 --max-participations 4 --min-separation 12 --mechanism tree --delta"
         " 1e-6"

@@ -17,7 +17,7 @@ from fedmf.cli.app import run
 from fedmf.cli.configuration_options import APP, CASES
 from fedmf.errors import ConfigError
 from fedmf.runs.session import Session
-from fedmf.runs.tables.configuration import found_or_shipped, load_run
+from fedmf.runs.tables.configuration import configuration_path, load_run
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What makes the runs of the two cases that need nobody's files short.
@@ -117,7 +117,7 @@ def test_what_ships_is_found_by_name_unless_there_is_such_a_file(
         "configs/../configs/digits.toml",
         "configs",
     ):
-        assert found_or_shipped(Path(path)) == Path(path)
+        assert configuration_path(Path(path)) == Path(path)
     with pytest.raises(ConfigError, match=r"cannot read configuration configs/none\.toml"):
         load_run("configs/none.toml")
 

@@ -21,8 +21,7 @@ from fedmf.cli.app import run as fedmf
 CONFIG = """
 [task]
 kind = "function"
-function = "support.sweep_tasks:make"
-options = "hold"
+function = "support.sweep_tasks:held"
 seed = 1
 users = 20
 [cohorts]

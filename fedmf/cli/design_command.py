@@ -76,7 +76,7 @@ def design(
 
     from fedmf.mechanisms.design import design as compute
     from fedmf.mechanisms.design_cache import THREAD_LIMITS
-    from fedmf.mechanisms.registry import own_name
+    from fedmf.mechanisms.registry import canonical_name
     from fedmf.runs.progress import bar
     from fedmf.values import parse_parameters
 
@@ -108,7 +108,7 @@ def design(
             processes=None,
             all_mechanisms=all_mechanisms,
         )
-    typed = {own_name(name): name for name in mechanism}
+    typed = {canonical_name(name): name for name in mechanism}
     rows = [{**row, "mechanism": typed.get(row["mechanism"], row["mechanism"])} for row in rows]
     ranked = sorted(rows, key=lambda row: row["objective_error"])
     if plot is not None:

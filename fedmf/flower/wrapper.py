@@ -148,7 +148,7 @@ class FlowerAppTask(ExternalTask):
     """The task of a Flower app, which its clients know and the server does not."""
 
     kind: ClassVar[str] = "flower-app"
-    called: ClassVar[str] = "clients of a Flower app"
+    label: ClassVar[str] = "clients of a Flower app"
     users_from: ClassVar[str] = "argument users"
     model_from: ClassVar[str] = "argument initial_arrays"
     continued_by: ClassVar[str] = "CorrelatedNoise"
@@ -222,12 +222,12 @@ class CorrelatedNoise:
         self.identity = users if isinstance(users, ServedUsers) else NodeIdentity(users)
         self._frozen = tuple(frozen)
         self._tied = tied
-        execution = execution or Execution(messages="per-user", round_timeout=3600.0)
+        execution = execution or Execution(round_timeout=3600.0)
         self._values: dict[str, Any] = {
             "privacy": privacy,
             "cohorts": cohorts,
             "mechanism": mechanism,
-            "execution": replace(execution, messages="per-user", users_per_message=1),
+            "execution": replace(execution, messages="one-user"),
             "clipping": clipping or FixedClipping(),
             "extra_releases": tuple(extra_releases),
         }

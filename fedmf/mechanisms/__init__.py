@@ -1,5 +1,6 @@
-"""Every mechanism by name, one file each: how a strategy matrix is chosen.
+"""Every mechanism by name, one file each: how a strategy matrix C is chosen.
 
-A mechanism registers itself when its module is loaded, which `registry` does when it is first
-asked.
+registry.py has the names, the search of parameters and `build`; choice.py is the choice in a run or
+a stream, and design.py compares mechanisms. What C is, and its sensitivity, is in fedmf.matrices.
+Mechanisms are not trusted: the noise follows from the coefficients of C, however they were chosen.
 """

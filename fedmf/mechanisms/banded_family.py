@@ -1,8 +1,14 @@
-"""The optimal banded strategy matrix (BandMF)."""
+"""The optimal banded strategy matrix (BandMF).
+
+The search moves all n·p coefficients by L-BFGS, from the best banded Toeplitz matrix. The other
+modules about bands are banded_toeplitz.py (one coefficient per diagonal) and banded_inverse.py
+(bands in C⁻¹); matrices/banded.py has the matrix itself.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +24,7 @@ from fedmf.matrices.banded import (
 )
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
-from fedmf.mechanisms.design_cache import remembered
+from fedmf.mechanisms.design_cache import disk_cached
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import (
     BANDS,
@@ -26,43 +32,43 @@ from fedmf.mechanisms.registry import (
     MechanismFamily,
     SearchedParameter,
     Values,
-    at_once,
     register,
+    without_search,
 )
 from fedmf.participation import Participation
 
 _LARGEST_DENSE = 2048
 _LEAST_COUNTED = 1e-4
-# Columns of one user overlap for p > b; to bound the sensitivity then takes all of CᵀC.
+# For p > b the columns of one user overlap, and a bound on the sensitivity takes all of CᵀC.
 _LARGEST_OVERLAPPING = 10_240
 # A quarter of a million coefficients take a minute.
 _MOST_ENTRIES = 2**21
-# General banded matrices have n·p coefficients: at n = 4000, p = 64 takes a minute and p = 400
-# several.
+# There are n·p coefficients: at n = 4000, p = 64 takes a minute and p = 400 several.
 _WIDEST = 64
 _MOST_BY_DEFAULT = 2**18
 
 
 def _inverse_row_norms_of(band: Any) -> Any:
-    """The same of a tensor, differentiable."""
+    """‖(C⁻¹)_{t,:}‖² of a band of C, as a differentiable torch tensor."""
     import torch
 
-    stacked = stacked_blocks(band)
-    size = stacked.shape[2]
-    diagonal, below = stacked.split(size, 1)
-    inverses = torch.linalg.solve_triangular(
-        diagonal, torch.eye(size, dtype=torch.float64), upper=False
-    )
-    throughs = inverses[1:] @ below[:-1]
-    made = (inverses @ inverses.mT).unbind()
-    covariances = [made[0]]
-    for own, through in zip(made[1:], throughs.unbind(), strict=True):
-        covariances.append(own + through @ covariances[-1] @ through.T)
-    return torch.cat([covariance.diagonal() for covariance in covariances])[: len(band)]
+    blocks = stacked_blocks(band)
+    size = blocks.shape[2]
+    diagonal, below = blocks.split(size, 1)
+    identity = torch.eye(size, dtype=torch.float64)
+    inverses = torch.linalg.solve_triangular(diagonal, identity, upper=False)
+    transitions = inverses[1:] @ below[:-1]
+    innovations = (inverses @ inverses.mT).unbind()
+    covariance = innovations[0]
+    norms = [covariance.diagonal()]
+    for innovation, transition in zip(innovations[1:], transitions.unbind(), strict=True):
+        covariance = innovation + transition @ covariance @ transition.T
+        norms.append(covariance.diagonal())
+    return torch.cat(norms)[: len(band)]
 
 
 def variances_of_band(queries: ToeplitzWorkload, shape: tuple[int, int]) -> Any:
-    """The variances of queries ‖(LTT(a)·diag(η)·C⁻¹)_{t,:}‖² as a function of the band of C.
+    """The variances ‖(LTT(a)·diag(η)·C⁻¹)_{t,:}‖² of queries as a function of the band of C.
 
     References:
         McKenna (2024), Algorithm 3.
@@ -71,13 +77,11 @@ def variances_of_band(queries: ToeplitzWorkload, shape: tuple[int, int]) -> Any:
 
     n, p = shape
     inverse = few_inverse(queries.coefficients)
-    rates = (
-        torch.ones(n, 1)
-        if queries.column_weights is None
-        else torch.tensor(queries.column_weights)[:, None]
-    )
     inside = torch.tensor(~beyond_last_row(n, p))
     if inverse is not None:
+        rates = torch.ones(n, 1)
+        if queries.column_weights is not None:
+            rates = torch.tensor(queries.column_weights)[:, None]
         return lambda band: _inverse_row_norms_of(without_workload(inside * band / rates, inverse))
     rows = (torch.arange(n)[:, None] + torch.arange(p))[inside]
     columns = torch.where(inside)[0]
@@ -103,16 +107,15 @@ def banded(
     sum of squared column norms over a pattern. With equal norms it is k (BandMF). Otherwise column
     j has norm s_l in the block l = min(⌊j/b⌋, k − 1) of rounds, and s_0 ≥ s_1 ≥ …: the l-th round
     of a pattern is at least lb, hence sens² = Σ_l s_l². Early rounds enter more queries and get
-    less noise. For p = b = 1 these are the diagonal matrices; for k = 1 the two forms are the same.
+    less noise. For p = b = 1 these are the diagonal matrices; for k = 1 both cases are the same.
     For p > b columns overlap, which the objective does not see.
 
     Args:
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
         workload: A; prefix sums by default. Row weights below 1e-4 of the largest count as that.
-        objective: which error; it must count every query.
-        equal_norms: whether all columns have norm 1, as amplification by cyclic sampling wants
-            them.
+        objective: the error; it must count every query.
+        equal_norms: whether all columns have norm 1, which suits amplification by cyclic sampling.
 
     Returns:
         C, its first column of norm 1.
@@ -137,7 +140,9 @@ def banded(
     k = participation.max_participations
     b = participation.min_separation
     objective.check_counts_all("banded")
-    queries = counting_all_rows(objective.queries(prefix(n) if workload is None else workload))
+    if workload is None:
+        workload = prefix(n)
+    queries = counting_all_rows(objective.queries(workload))
     if n > _LARGEST_DENSE and few_inverse(queries.coefficients) is None:
         raise ValueError(
             f"n (rounds) must be at most {_LARGEST_DENSE} for a banded C and this workload; got"
@@ -157,8 +162,12 @@ def banded(
     c = banded_toeplitz(bands, participation, objective=objective).coefficients
     start = np.where(beyond_last_row(n, bands), 0.0, np.pad(c, (0, bands - c.size)))
     start = start / np.linalg.norm(start, axis=1, keepdims=True)
-    block = None if equal_norms or k == 1 else np.minimum(np.arange(n) // b, k - 1)
-    directions, norms = _minimised(start, queries, block, objective.orders)
+    block = np.minimum(np.arange(n) // b, k - 1)
+    theta = _falling_norms(block)
+    if equal_norms or k == 1:
+        block = np.zeros(n, dtype=np.int64)
+        theta = np.zeros(0)
+    directions, norms = _minimised(start, queries, block, theta, objective.orders)
     directions = directions * np.sign(directions[:, :1])  # a column and its negative serve equally
     lengths = np.linalg.norm(directions, axis=1)
     return Banded(directions * (norms / (norms[0] * lengths))[:, None])
@@ -176,60 +185,67 @@ def counting_all_rows(workload: ToeplitzWorkload) -> ToeplitzWorkload:
     return replace(workload, row_weights=np.maximum(rows, _LEAST_COUNTED * rows.max()))
 
 
+def _falling_norms(block: NDArray[np.int64]) -> Vector:
+    """The θ of `_minimised` for the column norms of the optimal diagonal matrix."""
+    blocks = np.arange(block[-1] + 1)
+    squares = np.sqrt(1.0 - np.searchsorted(block, blocks) / block.size)
+    return np.log(squares - np.append(squares[1:], 0.0))
+
+
 def _minimised(
     start: Array,
     queries: ToeplitzWorkload,
-    block: NDArray[np.int64] | None,
+    block: NDArray[np.int64],
+    theta: Vector,
     orders: tuple[float, ...],
 ) -> tuple[Array, Vector]:
-    """Over directions r of C_j = s_j·r_j/‖r_j‖ and, with blocks, over θ in s_l² = Σ_{m ≥ l}
-    exp(θ_m).
+    """Directions r and norms s of the best C_j = s_l·r_j/‖r_j‖, with l the block of column j.
 
-    The norms start as in the optimal diagonal matrix. The start with equal norms is returned if it
-    is better than what was found.
+    Args:
+        start: directions to start from, shape (n, p). They are returned with norms 1 if that is
+            better than the optimum.
+        queries: A, with the weights of the objective.
+        block: the block of each column, shape (n,).
+        theta: θ in s_l² = Σ_{m ≥ l} exp(θ_m) to start from, shape (blocks,). Empty for norms 1.
+        orders: power means to minimise one after the other.
     """
     import torch
 
     from fedmf.mechanisms.optimise import log_mean, optimise
 
-    n = len(start)
-    steps = np.zeros(0)
-    variances = variances_of_band(queries, (start.shape[0], start.shape[1]))
-    if block is not None:
-        squares = np.sqrt(1.0 - np.searchsorted(block, np.arange(block[-1] + 1)) / n)
-        steps = np.log(squares - np.append(squares[1:], 0.0))
+    n, bands = start.shape
+    variances = variances_of_band(queries, (n, bands))
 
-    def norms_of(x: Any) -> Any:
-        if block is None:
+    def norms_of_blocks(x: Any) -> Any:
+        if theta.size == 0:
             return torch.ones(1, dtype=torch.float64)
-        return torch.sqrt(torch.exp(x[: steps.size]).flip(0).cumsum(0).flip(0))
+        return torch.sqrt(torch.exp(x[: theta.size]).flip(0).cumsum(0).flip(0))
 
     def loss(x: Any, order: float) -> Any:
         # Entries past row n are 0 and have no slope.
-        directions = x[steps.size :].reshape(start.shape)
-        norms = norms_of(x)
-        scale = norms if block is None else norms[torch.tensor(block)]
-        band = directions * (scale / torch.linalg.vector_norm(directions, dim=1))[:, None]
+        directions = x[theta.size :].reshape(start.shape)
+        norms = norms_of_blocks(x)
+        scale = norms[torch.tensor(block)] / torch.linalg.vector_norm(directions, dim=1)
+        band = directions * scale[:, None]
         return log_mean(variances(band), queries, order) + torch.log((norms**2).sum())
 
-    x = np.concatenate([steps, start.reshape(-1)])
+    x = np.concatenate([theta, start.reshape(-1)])
     for order in orders:
-        last = order == orders[-1]
-        x = optimise(lambda x, order=order: loss(x, order), x, tolerance=2e-12 if last else 1e-9)
-    found = float(loss(torch.tensor(x), orders[-1]))
-    equal = float(
-        log_mean(variances(torch.tensor(start)), queries, orders[-1]) + np.log(max(1, steps.size))
-    )
-    if found >= equal:
+        tolerance = 1e-9
+        if order == orders[-1]:
+            tolerance = 2e-12
+        x = optimise(partial(loss, order=order), x, tolerance=tolerance)
+    optimum = float(loss(torch.tensor(x), orders[-1]))
+    start_mean = log_mean(variances(torch.tensor(start)), queries, orders[-1])
+    if optimum >= float(start_mean + np.log(max(1, theta.size))):
         return start, np.ones(n)
-    norms = np.ones(n) if block is None else norms_of(torch.tensor(x)).numpy()[block]
-    return x[steps.size :].reshape(start.shape), norms
+    return x[theta.size :].reshape(start.shape), norms_of_blocks(torch.tensor(x)).numpy()[block]
 
 
-remembered_banded = remembered(banded, version=7)
+cached_banded = disk_cached(banded, version=7)
 
 
-def _affordable_width(request: DesignRequest, values: Values) -> float:
+def _affordable_bands(request: DesignRequest, values: Values) -> float:
     return min(request.separation, _WIDEST, max(1, _MOST_BY_DEFAULT // request.rounds))
 
 
@@ -237,11 +253,13 @@ register(
     MechanismFamily(
         "banded",
         "the best C with p bands",
-        lambda ask, v: remembered_banded(v["bands"], *ask.target, False),
-        (SearchedParameter(BANDS, at_once(_affordable_width)),),
-        largest=65_536,
-        largest_compared=1024,
-        make_normalized=lambda ask, v: remembered_banded(v["bands"], *ask.target, True),
+        lambda request, values: cached_banded(values["bands"], *request.target, False),
+        (SearchedParameter(BANDS, without_search(_affordable_bands)),),
+        max_rounds=65_536,
+        max_rounds_compared=1024,
+        make_normalized=lambda request, values: cached_banded(
+            values["bands"], *request.target, True
+        ),
         optimized=True,
         entrywise=True,
     )

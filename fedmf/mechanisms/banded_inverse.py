@@ -1,5 +1,4 @@
-"""BandInvMF: the best C⁻¹ = LTT(h) with p coefficients under (k, b)-min-separation, at its true
-sensitivity.
+"""BandInvMF: the best C⁻¹ = LTT(h) with p coefficients, at its true sensitivity.
 
 The search runs over c_1 … c_{p−1}, the first coefficients of C = LTT(1/h): they determine h, and
 the problem is better conditioned in them. First the error times the norm of the earliest columns is
@@ -10,7 +9,7 @@ constraints, and any violation left at the end is removed by moving towards a no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,31 +20,33 @@ from fedmf.matrices.series import multiply, reciprocal
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import bifr
-from fedmf.mechanisms.design_cache import remembered
+from fedmf.mechanisms.design_cache import disk_cached
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError
 from fedmf.mechanisms.registry import (
     BANDS,
+    DesignRequest,
     MechanismFamily,
     SearchedParameter,
-    at_once,
-    least_on,
+    Values,
+    minimize_on_interval,
     register,
+    without_search,
 )
 from fedmf.participation import Participation
 
-# L-BFGS starts with a step of this length, short enough not to leave stable C⁻¹.
+# L-BFGS starts with a step of this length, so short that C⁻¹ stays stable.
 _UNIT = 0.02
 _OVERFLOW = 1e100
 _MOST_ROUNDS = 30
 _MARGIN = 2e-9
-_FREE_STARTS = (0.5, 0.75, 0.9)
-# Beyond, c is summed as the exponentials that it is made of, and no constraints are kept.
+_START_EXPONENTS = (0.5, 0.75, 0.9)
+# Beyond this horizon c is summed as exponentials, and there are no constraints.
 _LONG = 65_536
-# Of constraints by pairs; where there would be more, those of the autocorrelation alone are kept.
+# The largest number of constraints by pairs; with more, the autocorrelation alone is constrained.
 _MOST_PAIRS = 4096
-# Beyond, the slowest pole of C is a coordinate of its own.
+# Beyond this horizon the slowest pole of C is a coordinate of its own.
 _SHORT = 4096
-# Wider inverses draw more past noise again in each round and gain about 1 % at most where tried.
+# Wider inverses draw more past noise again in each round and gained at most about 1 %.
 _WIDEST = 64
 
 
@@ -55,14 +56,13 @@ def banded_inverse(
     workload: ToeplitzWorkload | None = None,
     objective: Objective = RMSE,
 ) -> InverseToeplitz:
-    """Minimise the objective over C⁻¹ = LTT(h), h ∈ R^p, h_0 = 1, with the sensitivity under (k,
-    b).
+    """Minimise the objective over C⁻¹ = LTT(h), h ∈ R^p, h_0 = 1, under (k, b)-min-separation.
 
     Args:
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
         workload: A; prefix sums by default. With learning rates n ≤ 4096.
-        objective: which error.
+        objective: the error.
 
     Returns:
         C, streamed without stored vectors: p − 1 past inputs are drawn again in each round.
@@ -82,7 +82,8 @@ def banded_inverse(
     array([ 1.   , -0.834,  0.   ])
     """
     n = participation.rounds
-    workload = prefix(n) if workload is None else workload
+    if workload is None:
+        workload = prefix(n)
     if workload.rounds != n:
         raise ValueError(
             f"A (workload) must have n={n} rounds; got {workload.rounds}. Both need the same"
@@ -103,7 +104,7 @@ def banded_inverse(
     goal = objective.for_toeplitz(workload)
     judge = QuickError(participation, workload, objective)
     losses = [_Loss(participation, goal.queries(workload), order) for order in goal.orders]
-    gamma = least_on(lambda g: judge(bifr(g, bands, n)), 0.05, 0.999, 17, 1e-4)
+    gamma = minimize_on_interval(lambda g: judge(bifr(g, bands, n)), 0.05, 0.999, 17, 1e-4)
     reference = _tail(gamma, bands)
 
     def value(tail: Vector) -> float:
@@ -112,27 +113,29 @@ def banded_inverse(
     if n > _SHORT:
         tail = _with_a_slow_pole(losses[0], _inverse(reference))
     else:
-        starts = [reference, *(_tail(x, bands) for x in _FREE_STARTS if bands <= _WIDEST)]
-        tail = min((optimise(losses[0], x, tolerance=1e-13, unit=_UNIT) for x in starts), key=value)
+        starts = [reference]
+        if bands <= _WIDEST:
+            starts.extend(_tail(exponent, bands) for exponent in _START_EXPONENTS)
+        optima = [optimise(losses[0], start, tolerance=1e-13, unit=_UNIT) for start in starts]
+        tail = min(optima, key=value)
     for loss in losses[1:]:
         tail = optimise(loss, tail, tolerance=1e-13, unit=_UNIT)
     if not _certified(tail, participation):
-        k = participation.max_participations
-        b = participation.min_separation
-        forms = (False, True) if min(k, -(-n // b)) * n <= _MOST_PAIRS else (False,)
-        found = (
-            [tail] if n > _LONG else [_constrained(losses[-1], reference, pairs) for pairs in forms]
-        )
-        tail = min((_certified_blend(x, reference, participation) for x in found), key=value)
+        candidates = [tail]
+        if n <= _LONG:
+            candidates = _constrained_optima(losses[-1], reference, participation)
+        blends = [_certified_blend(c, reference, participation) for c in candidates]
+        tail = min(blends, key=value)
     # Users in every round want the identity, which no γ > 0 reaches.
-    return InverseToeplitz(_inverse(min((tail, reference, np.zeros(bands - 1)), key=value)), n)
+    best = min((tail, reference, np.zeros(bands - 1)), key=value)
+    return InverseToeplitz(_inverse(best), n)
 
 
 def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
-    """Minimised over log(1 − ρ) and the first coefficients of 1/g, h = (1 − ρx)·g: the tail of C.
+    """The tail of the best C, searched from h in coordinates that suit long horizons.
 
-    ρ is the slowest pole of C, which moves ever closer to 1 as n grows: no matter in these
-    coordinates.
+    The coordinates are log(1 − ρ) and the first coefficients of 1/g, with h = (1 − ρx)·g. ρ is the
+    slowest pole of C, which moves ever closer to 1 as n grows; these coordinates stay well scaled.
     """
     import torch
 
@@ -149,18 +152,33 @@ def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
         g = series_reciprocal(torch.cat([one, y[1:]]), p - 1)
         return torch.cat([g, zero]) - (1.0 - torch.exp(y[0])) * torch.cat([zero, g])
 
+    def loss_at(y: Any) -> Any:
+        return loss.of(inverse(y))
+
     start = np.append(np.log1p(-slow), reciprocal(g, p - 1)[1:])
-    y = optimise(lambda y: loss.of(inverse(y)), start, tolerance=1e-12, evaluations=500, unit=_UNIT)
+    y = optimise(loss_at, start, tolerance=1e-12, evaluations=500, unit=_UNIT)
     return reciprocal(inverse(torch.tensor(y)).numpy(), p)[1:]
 
 
-def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
-    """Augmented Lagrangian of v ≤ 0: −c_t, and R_m(g) − R_m(min(⌊(g−1)/b⌋, m)·b) for g > b and 0 <
-    m < k.
+def _constrained_optima(
+    loss: _Loss, reference: Vector, participation: Participation
+) -> list[Vector]:
+    """The optimum under the weaker constraints, and under those by pairs if they are few."""
+    n = participation.rounds
+    blocks = -(-n // participation.min_separation)
+    optima = [_constrained(loss, reference, pairs=False)]
+    if min(participation.max_participations, blocks) * n <= _MOST_PAIRS:
+        optima.append(_constrained(loss, reference, pairs=True))
+    return optima
 
-    R_m(g) = Σ_{l<n−mb} c_l c_{l+g}: where no lag from jb on has a larger one than jb, for j ≤ m,
-    the pair bound is attained. That is sufficient, and often too much: without ``pairs``, R_0(g) −
-    R_0(⌊g/b⌋·b) alone.
+
+def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
+    """The tail of the best C under the constraints v ≤ 0, by an augmented Lagrangian.
+
+    v are −c_t, and R_m(g) − R_m(min(⌊(g−1)/b⌋, m)·b) for g > b and 0 < m < k, with R_m(g) =
+    Σ_{l<n−mb} c_l c_{l+g}: where no lag from jb on has a larger one than jb, for j ≤ m, the pair
+    bound is attained. That is sufficient, and often too much: without ``pairs``, they are −c_t and
+    R_0(g) − R_0(⌊g/b⌋·b) alone.
 
     References:
         Nocedal & Wright (2006), Algorithm 17.4.
@@ -169,39 +187,49 @@ def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
 
     from fedmf.mechanisms.optimise import optimise
 
+    weight = 10.0
+    feasible = 1e-7
+    most_rounds = 12
+    if pairs:
+        weight = 1000.0
+        feasible = _MARGIN
+        most_rounds = _MOST_ROUNDS
+
+    def lagrangian(x: Any, multipliers: Any, weight: float) -> Any:
+        excess = torch.relu(multipliers + weight * loss.violations(x, pairs))
+        return loss(x) + (excess @ excess) / (2.0 * weight)
+
     x = start
     previous = np.inf
-    weight, feasible = (1000.0, _MARGIN) if pairs else (10.0, 1e-7)
     multipliers = torch.zeros_like(loss.violations(torch.tensor(x), pairs))
-    for _ in range(_MOST_ROUNDS if pairs else 12):
-
-        def penalised(x: Any, multipliers: Any = multipliers, weight: float = weight) -> Any:
-            excess = torch.relu(multipliers + weight * loss.violations(x, pairs))
-            return loss(x) + (excess @ excess) / (2.0 * weight)
-
-        x = optimise(penalised, x, tolerance=1e-12, evaluations=300, unit=_UNIT)
+    for _ in range(most_rounds):
+        objective = partial(lagrangian, multipliers=multipliers, weight=weight)
+        x = optimise(objective, x, tolerance=1e-12, evaluations=300, unit=_UNIT)
         values = loss.violations(torch.tensor(x), pairs)
         multipliers = torch.relu(multipliers + weight * values)
         violation = float(values.max())
         if violation < feasible:
             break
-        weight = weight * (5.0 if violation > 0.3 * previous else 1.0)
+        if violation > 0.3 * previous:
+            weight = weight * 5.0
         previous = violation
     return x
 
 
 def _tail(gamma: float, bands: int) -> Vector:
-    """c_1 … c_{p−1} of γ-BIFR."""
+    """The coefficients c_1 … c_{p−1} of γ-BIFR."""
     return np.array(bifr(gamma, bands, bands).strategy[1:])
 
 
 def _inverse(tail: Vector) -> Vector:
+    """The coefficients of C⁻¹ from the tail of C."""
     return reciprocal(np.concatenate([[1.0], tail]), tail.size + 1)
 
 
 class _Loss:
-    """log(E·Q) with Q = ‖Σ_{l<k} C_{:,lb}‖², as a function of c_1 … c_{p−1}; infinite where C
-    overflows.
+    """The loss log(E·Q) with Q = ‖Σ_{l<k} C_{:,lb}‖², as a function of c_1 … c_{p−1}.
+
+    It is infinite where C overflows.
     """
 
     def __init__(
@@ -210,23 +238,23 @@ class _Loss:
         self._participation = participation
         self._queries = queries
         self._order = order
-        self._known: tuple[Any, Any, Any] = None, None, None
+        self._last_tail: Any = None
+        self._last_series: tuple[Any, Any] = (None, None)
 
     def series(self, tail: Any) -> tuple[Any, Any]:
-        """h, and c to the horizon; kept for the next question about the same point."""
+        """h, and c to the horizon, with those of the last tail in a cache."""
         from fedmf.mechanisms.optimise import series_reciprocal
 
-        if self._known[0] is not tail:
+        if self._last_tail is not tail:
             h = _head_inverse(tail)
-            self._known = tail, h, series_reciprocal(h, self._participation.rounds)
-        return self._known[1:]
+            self._last_tail = tail
+            self._last_series = (h, series_reciprocal(h, self._participation.rounds))
+        return self._last_series
 
     def __call__(self, tail: Any) -> Any:
-        h, c = (
-            self.series(tail)
-            if self._participation.rounds <= _LONG
-            else (_head_inverse(tail), None)
-        )
+        if self._participation.rounds > _LONG:
+            return self.of(_head_inverse(tail))
+        h, c = self.series(tail)
         return self.of(h, c)
 
     def of(self, h: Any, c: Any = None) -> Any:
@@ -252,42 +280,43 @@ class _Loss:
         return square + log_error(h, self._queries, self._order)
 
     def violations(self, tail: Any, pairs: bool) -> Any:
-        """v of `_constrained`, and a little more: where that is small enough, v ≤ 0."""
+        """The constraints v of `_constrained` plus a margin, so that feasible points have v ≤ 0."""
         import torch
 
         _, c = self.series(tail)
         k = self._participation.max_participations
         b = self._participation.min_separation
         n = c.numel()
-        met = min(k, -(-c.numel() // b))
-        m = torch.arange(1, met)[:, None] if pairs else torch.zeros(1, 1, dtype=torch.int64)
-        lags = torch.arange(b, n - 1) // b * b
+        m = torch.zeros(1, 1, dtype=torch.int64)
+        if pairs:
+            m = torch.arange(1, min(k, -(-n // b)))[:, None]
         size = 1 << (2 * n - 1).bit_length()
         heads = torch.fft.rfft(c * (torch.arange(n) < n - m * b), size)
         products = torch.fft.irfft(torch.fft.rfft(c, size) * heads.conj(), size)[:, :n]
-        excess = products[:, b + 1 :] - products.gather(
-            1, torch.minimum(lags, m * b) if pairs else lags[None]
-        )
-        return torch.cat([-c, excess.reshape(-1)]) + pairs * _MARGIN
+        lags = (torch.arange(b, n - 1) // b * b)[None]
+        margin = 0.0
+        if pairs:
+            lags = torch.minimum(lags, m * b)
+            margin = _MARGIN
+        excess = products[:, b + 1 :] - products.gather(1, lags)
+        return torch.cat([-c, excess.reshape(-1)]) + margin
 
 
 def _head_inverse(tail: Any) -> Any:
-    """h for c = (1, tail)."""
+    """The coefficients h of C⁻¹ for c = (1, tail), differentiable."""
     import torch
 
     from fedmf.mechanisms.optimise import series_reciprocal
 
-    return series_reciprocal(
-        torch.cat([torch.ones(1, dtype=torch.float64), tail]), tail.numel() + 1
-    )
+    c = torch.cat([torch.ones(1, dtype=torch.float64), tail])
+    return series_reciprocal(c, c.numel())
 
 
 def _exponentials(h: Any) -> tuple[Any, Any]:
-    """ρ and λ with c_t = Σ_i ρ_i λ_i^t for c = 1/h: partial fractions at the roots of
-    x^{p−1}h(1/x).
+    """The partial fractions ρ and λ of c = 1/h, c_t = Σ_i ρ_i λ_i^t.
 
-    A Newton step from each root gives it its derivative. Roots outside the unit circle make the
-    loss infinite.
+    λ are the roots of x^{p−1}h(1/x). A Newton step from each root gives it its derivative. Roots
+    outside the unit circle make the loss infinite.
     """
     import torch
 
@@ -303,48 +332,58 @@ def _exponentials(h: Any) -> tuple[Any, Any]:
 
 
 def _certified(tail: Vector, participation: Participation, positive: bool = False) -> bool:
+    """Whether the earliest pattern of C is certainly the worst; with ``positive``, also c ≥ 0."""
     c = reciprocal(_inverse(tail), participation.rounds)
-    if not float(np.abs(c).max()) < _OVERFLOW or (positive and float(c.min()) < 0):
+    if not float(np.abs(c).max()) < _OVERFLOW:
         return False
-    falling = float(c.min()) >= 0 and bool((np.diff(c) <= 0).all())
-    return falling or earliest_is_worst(
-        c, participation.max_participations, participation.min_separation
-    )
+    least = float(c.min())
+    if least >= 0 and bool((np.diff(c) <= 0).all()):
+        return True
+    if positive and least < 0:
+        return False
+    k = participation.max_participations
+    return earliest_is_worst(c, k, participation.min_separation)
 
 
 def _certified_blend(
     constrained: Vector, reference: Vector, participation: Participation
 ) -> Vector:
-    """About the first certified point on the way from `constrained` to `reference`, certified
-    itself.
+    """Roughly the first certified point on the way from `constrained` to `reference`.
 
-    Its c ≥ 0, so that the sensitivity is exact with normalised columns as well.
+    The point itself is certified, and its c ≥ 0, so that the sensitivity is exact with normalised
+    columns as well.
     """
 
-    def first(steps: Iterable[float]) -> int | None:
-        certified = (_certified(mixed(step), participation, positive=True) for step in steps)
-        return next((at for at, fits in enumerate(certified) if fits), None)
-
-    def mixed(step: float) -> Vector:
+    def blend(step: float) -> Vector:
         return constrained + step * (reference - constrained)
 
-    coarse = [0.0, *np.geomspace(1e-12, 1.0, 73).tolist()]
-    if (at := first(coarse)) is None:
-        return reference
-    fine = np.linspace(coarse[max(at - 1, 0)], coarse[at], 65)
-    return mixed(float(fine[first(fine) or 0]))
+    def certified(step: float) -> bool:
+        return _certified(blend(step), participation, positive=True)
+
+    previous = 0.0
+    for step in [0.0, *np.geomspace(1e-12, 1.0, 73).tolist()]:
+        if certified(step):
+            steps = np.linspace(previous, step, 65).tolist()  # ends at `step`, which is certified
+            return blend(next(x for x in steps if certified(x)))
+        previous = step
+    return reference
 
 
-_inverse_optimum = remembered(banded_inverse, version=7)
+_inverse_optimum = disk_cached(banded_inverse, version=7)
+
+
+def _affordable_bands(request: DesignRequest, values: Values) -> float:
+    return min(_WIDEST, request.rounds)
+
 
 register(
     MechanismFamily(
         "banded-inverse",
         "the best Toeplitz C with p bands in its inverse",
-        lambda ask, v: _inverse_optimum(v["bands"], *ask.rated_target),
-        (SearchedParameter(BANDS, at_once(lambda ask, v: min(_WIDEST, ask.rounds))),),
-        largest=1_000_000,
-        largest_compared=1_000_000,
+        lambda request, values: _inverse_optimum(values["bands"], *request.rated_target),
+        (SearchedParameter(BANDS, without_search(_affordable_bands)),),
+        max_rounds=1_000_000,
+        max_rounds_compared=1_000_000,
         optimized=True,
         aliases=("bandinvmf", "band-inv-mf"),
     )

@@ -1,5 +1,4 @@
-"""The optimal p-banded Toeplitz strategy matrix, plain, with normalised columns or for learning
-rates.
+"""The optimal p-banded Toeplitz strategy matrix: plain, with normalised columns, or tapered.
 
 The loss is log(‖S c‖²·Σ_t S_t w_t²) with w = a/c as power series and S_t = Σ_{i ≥ t} r_i². S c, the
 sum of the columns of the earliest pattern, has the sensitivity as its norm for p ≤ b and for
@@ -9,6 +8,7 @@ non-negative non-increasing c; the other factor is ‖A C⁻¹‖_F² for A = di
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedmf.matrices.series import multiply, reciprocal
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import strategy_power
-from fedmf.mechanisms.design_cache import remembered
+from fedmf.mechanisms.design_cache import disk_cached
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective
 from fedmf.mechanisms.registry import (
     BANDS,
@@ -29,27 +29,28 @@ from fedmf.mechanisms.registry import (
     Error,
     MechanismFamily,
     MechanismVariant,
-    Option,
+    OptionalParameter,
     Parameter,
     SearchedParameter,
     Values,
+    candidate_bands,
     register,
-    widths,
 )
 from fedmf.participation import Participation
 
 _START_EXPONENTS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
-# Up to this horizon every term of the sum is computed; beyond, w has settled when its last p terms
-# are this close to its limit, relative to the largest.
+# Beyond this horizon the sum is closed in form once w has settled: once its last p terms are this
+# close to its limit, relative to its largest term.
 _SHORT = 4096
 _SETTLED = 1e-12
-# Beyond p = b the optimiser takes longer; wider bands than this must be asked for.
+# Beyond p = b the optimiser takes longer; wider bands than this are never searched.
 _WIDEST_OPTIMIZED = 256
 
 
 class ToeplitzLoss:
-    """The loss as a function of c, the sum over t closed by the limit of w once w has settled (App.
-    I).
+    """The loss as a function of c.
+
+    The sum over t is closed by the limit of w once w has settled (McKenna 2024, Appendix I).
     """
 
     def __init__(
@@ -62,12 +63,12 @@ class ToeplitzLoss:
         n = queries.rounds
         self._limit = float(a[-1])
         away = np.flatnonzero(np.abs(a - self._limit) > 1e-15 * np.abs(a).max())
-        closes = order == 1.0 and queries.column_weights is None and n > _SHORT
-        self.terms = (
-            min(n, max(1024, 4 * bands, 2 * (away[-1] + 1 + bands if away.size else bands)))
-            if closes
-            else n
-        )
+        self.terms = n
+        if order == 1.0 and queries.column_weights is None and n > _SHORT:
+            unsettled = bands
+            if away.size:
+                unsettled = away[-1] + 1 + bands
+            self.terms = min(n, max(1024, 4 * bands, 2 * unsettled))
 
     def __call__(self, c: Any) -> Any:
         """The loss of a tensor c, shape (p,)."""
@@ -90,9 +91,7 @@ class ToeplitzLoss:
         return square + torch.log((torch.tensor(later[: self.terms]) * w * w).sum() + rest)
 
     def settles(self, c: Vector) -> bool:
-        """Whether w has settled for this c; if not, twice as many terms are computed from now
-        on.
-        """
+        """Whether w has settled for this c; if not, twice as many terms are computed later."""
         if self.terms == self._queries.rounds:
             return True
         w = multiply(
@@ -123,8 +122,8 @@ def banded_toeplitz(
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
         workload: A with n rounds; prefix sums by default.
-        objective: which error. The largest is the last one where A has no weights; else power means
-            tend to it.
+        objective: the error. The largest is the last one where A has no weights; otherwise it is
+            the limit of power means.
         start: c to start from, shape (p,), c_0 > 0, with an inverse that does not overflow; by
             default the best of several banded powers of the workload.
 
@@ -144,7 +143,8 @@ def banded_toeplitz(
     array([1.   , 0.524])
     """
     n = participation.rounds
-    workload = prefix(n) if workload is None else workload
+    if workload is None:
+        workload = prefix(n)
     if workload.rounds != n:
         raise ValueError(f"A (workload) must have n={n} rounds; got {workload.rounds}.")
     rated = workload.column_weights is not None
@@ -163,14 +163,14 @@ def banded_toeplitz(
     for order in goal.orders:
         c = _minimised(c, ToeplitzLoss(bands, participation, queries, order), overlapping)
     if rated and not overlapping and n <= LARGEST_RATED:
+        queries = objective.queries(workload)
         for order in objective.orders:
-            c = _minimised(
-                c, ToeplitzLoss(bands, participation, objective.queries(workload), order), False
-            )
+            c = _minimised(c, ToeplitzLoss(bands, participation, queries, order), False)
     return Toeplitz(c, n)
 
 
 def _best(starts: list[Vector], loss: ToeplitzLoss, rounds: int) -> Vector:
+    """The start of least loss."""
     import torch
 
     values = [float(loss(torch.tensor(c))) for c in starts]
@@ -183,8 +183,10 @@ def _best(starts: list[Vector], loss: ToeplitzLoss, rounds: int) -> Vector:
 
 
 def _minimised(c: Vector, loss: ToeplitzLoss, overlapping: bool) -> Vector:
-    """Over c_1 … c_{p−1}, or over the steps δ ≥ 0 of c_j = Σ_{l ≥ j} δ_l, of which the scale is
-    free.
+    """The best c with the shape of the start.
+
+    The coordinates are c_1 … c_{p−1}, or, for overlapping columns, the steps δ ≥ 0 of the
+    non-increasing c_j = Σ_{l ≥ j} δ_l. Their scale does not matter.
     """
     import torch
 
@@ -193,11 +195,8 @@ def _minimised(c: Vector, loss: ToeplitzLoss, overlapping: bool) -> Vector:
     one = torch.ones(1, dtype=torch.float64)
     while True:
         if overlapping:
-            steps = optimise(
-                lambda steps: loss(steps.flip(0).cumsum(0).flip(0)),
-                np.append(c[:-1] - c[1:], c[-1]),
-                lowest=0.0,
-            )
+            start = np.append(c[:-1] - c[1:], c[-1])
+            steps = optimise(lambda x: loss(x.flip(0).cumsum(0).flip(0)), start, lowest=0.0)
             c = np.cumsum(steps[::-1])[::-1]
             c = c / c[0]
         else:
@@ -212,8 +211,7 @@ def normalized_banded_toeplitz(
     workload: ToeplitzWorkload | None = None,
     objective: Objective = RMSE,
 ) -> Factorization:
-    """Minimise the objective over LTT(c)·D⁻¹ with D the column norms: c is optimised *as
-    normalised*.
+    """Minimise the objective over LTT(c)·D⁻¹ with D the column norms.
 
     Normalising the optimum of `banded_toeplitz` is near the best for large n/p and up to 0.5 % off
     where the last p columns matter. The joint optimisation starts there. It is done for p ≤ b and n
@@ -223,7 +221,7 @@ def normalized_banded_toeplitz(
         bands: p, 1 ≤ p ≤ n.
         participation: (n, k, b).
         workload: A with n rounds; prefix sums by default.
-        objective: which error.
+        objective: the error.
 
     Raises:
         ValueError: p is out of range.
@@ -239,7 +237,9 @@ def normalized_banded_toeplitz(
     """
     n = participation.rounds
     b = participation.min_separation
-    queries = objective.queries(prefix(n) if workload is None else workload)
+    if workload is None:
+        workload = prefix(n)
+    queries = objective.queries(workload)
     start = banded_toeplitz(bands, participation, workload=workload, objective=objective)
     if bands == 1 or bands > b or n > LARGEST_RATED:
         return normalized(start)
@@ -248,20 +248,19 @@ def normalized_banded_toeplitz(
 
     from fedmf.mechanisms.optimise import log_error, optimise, padded, series_reciprocal
 
+    def loss(tail: Any, order: float) -> Any:
+        c = torch.cat([torch.ones(1, dtype=torch.float64), tail])
+        norms = torch.sqrt(torch.cumsum(padded(c, n) ** 2, 0).flip(0))
+        return log_error(series_reciprocal(c, n), queries, order, norms)
+
     tail = start.coefficients[1:]
     for order in objective.orders:
-
-        def loss(tail: Any, order: float = order) -> Any:
-            c = torch.cat([torch.ones(1, dtype=torch.float64), tail])
-            norms = torch.sqrt(torch.cumsum(padded(c, n) ** 2, 0).flip(0))
-            return log_error(series_reciprocal(c, n), queries, order, norms)
-
-        tail = optimise(loss, tail)
+        tail = optimise(partial(loss, order=order), tail)
     return normalized(Toeplitz(np.append(1.0, tail), n))
 
 
 def tapered(C: Toeplitz, lower: int, upper: int) -> Toeplitz:
-    """The heuristic for unknown separations: c_i ← c_i·(b̂ − i)/(b̂ − b₀) for i ≥ b₀, 0 from b̂ on.
+    """C with c_i·(b̂ − i)/(b̂ − b₀) for b₀ ≤ i < b̂ and 0 from b̂ on, for unknown separations.
 
     Args:
         C: optimised for the upper separation.
@@ -289,12 +288,12 @@ def tapered(C: Toeplitz, lower: int, upper: int) -> Toeplitz:
 _TAPER = Parameter(
     "taper", "separation from which coefficients fall to 0", integer=True, lowest=0, letter="b_0"
 )
-_optimized = remembered(banded_toeplitz, version=4)
-_jointly = remembered(normalized_banded_toeplitz, version=4)
+_optimized = disk_cached(banded_toeplitz, version=4)
+_normalized = disk_cached(normalized_banded_toeplitz, version=4)
 
 
-def _optimal_width(request: DesignRequest, values: Values, error: Error) -> float:
-    """The optimal error falls with p; stop where it falls by less than 0.1 %.
+def _optimal_bands(request: DesignRequest, values: Values, error: Error) -> float:
+    """The bands beyond which the error falls by less than 0.1 %.
 
     With kb ≥ n nothing was gained beyond p = b in any setting tried: only users with few
     participations leave room for wider bands.
@@ -303,36 +302,38 @@ def _optimal_width(request: DesignRequest, values: Values, error: Error) -> floa
     best = request.separation
     if contract.max_participations * contract.min_separation >= contract.rounds:
         return best
-    lowest = error(best)
-    for p in widths(request):
-        if best < p <= max(contract.min_separation, _WIDEST_OPTIMIZED):
-            previous = lowest
-            lowest = min(lowest, error(p))
-            if lowest > 0.999 * previous:
-                break
-            best = p
+    least = error(best)
+    for p in candidate_bands(request):
+        if not best < p <= max(contract.min_separation, _WIDEST_OPTIMIZED):
+            continue
+        previous = least
+        least = min(least, error(p))
+        if least > 0.999 * previous:
+            break
+        best = p
     return best
 
 
-def _tapered(form: MechanismVariant, request: DesignRequest, lower: int, others: Values) -> Built:
-    """The optimal banded Toeplitz C for separation b with its coefficients from b₀ on tapered to 0
-    at p.
-    """
-    values, _ = form.family.plain.build(request, others)
+def _tapered(
+    variant: MechanismVariant, request: DesignRequest, lower: int, others: Values
+) -> Built:
+    """The optimal banded Toeplitz C for separation b, tapered to 0 from coefficient b₀ to p."""
+    values, _ = variant.family.plain_variant.build(request, others)
     p = int(values["bands"])
-    replace(_TAPER, highest=p - 1).checked(lower, form.name, request.rounds)
-    return values, form.columns(tapered(_optimized(p, *request.target), lower, p))
+    replace(_TAPER, highest=p - 1).checked(lower, variant.name, request.rounds)
+    C = tapered(_optimized(p, *request.target), lower, p)
+    return values, variant.with_columns(C)
 
 
 register(
     MechanismFamily(
         "banded-toeplitz",
         "the best Toeplitz C with p bands",
-        lambda ask, v: _optimized(v["bands"], *ask.target),
-        (SearchedParameter(BANDS, _optimal_width),),
-        options=(STAMPS, Option(_TAPER, _tapered)),
-        largest_compared=1_000_000,
-        make_normalized=lambda ask, v: _jointly(v["bands"], *ask.target),
+        lambda request, values: _optimized(values["bands"], *request.target),
+        (SearchedParameter(BANDS, _optimal_bands),),
+        optional=(STAMPS, OptionalParameter(_TAPER, _tapered)),
+        max_rounds_compared=1_000_000,
+        make_normalized=lambda request, values: _normalized(values["bands"], *request.target),
         optimized=True,
         aliases=("bandmf", "band-mf"),
     )

@@ -15,7 +15,7 @@ import numpy as np
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
-from fedmf.mechanisms.design_cache import remembered
+from fedmf.mechanisms.design_cache import disk_cached
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import (
     DesignRequest,
@@ -23,16 +23,16 @@ from fedmf.mechanisms.registry import (
     Parameter,
     SearchedParameter,
     Values,
-    at_once,
     register,
+    without_search,
 )
 from fedmf.participation import Participation
 
 _MOST_BUFFERS = 5
 _WORTH_A_BUFFER = 1e-3
-# A buffer may fade so slowly that it is constant: 1 − θ ≥ 1/(10⁹n).
+# The slowest decay is 1 − θ = 1/(10⁹n), where a buffer is practically constant.
 _SLOWEST = 1e9
-# Decays a further buffer starts from, as fractions of log(separation), and its share of the weight.
+# Starting decays of a further buffer, as fractions of log(separation), and its share of the weight.
 _ADDED_AT = (0.15, 0.5, 0.9, 1.2)
 _ADDED_WEIGHT = 0.03
 # Other workloads than prefix sums take products of whole series.
@@ -40,6 +40,8 @@ _LARGEST_GENERAL = 131_072
 
 
 class _BufferedLoss:
+    """The loss as a function of (u, v), with sums over the rounds of `summation` where possible."""
+
     def __init__(
         self, participation: Participation, queries: ToeplitzWorkload, order: float
     ) -> None:
@@ -87,7 +89,7 @@ class _BufferedLoss:
         return square + log_error(series_reciprocal(c, n), self._queries, self._order)
 
     def _running_sums(self, theta: Any, omega: Any) -> Any:
-        """w_t = Σ_{j ≤ t} h_j at the rounds of `summation`, from the poles of C⁻¹.
+        """The sums w_t = Σ_{j ≤ t} h_j at the rounds of `summation`, from the poles of C⁻¹.
 
         c(1/y) = g(y) = 1 + Σ_i ω_i/(y − θ_i), so h_j = Σ_i θ̂_i^{j−1}/g′(θ̂_i) with g(θ̂_i) = 0.
         The θ̂ are the eigenvalues of diag(θ) − √ω√ωᵀ; a Newton step on g gives them their
@@ -111,14 +113,14 @@ class _BufferedLoss:
         return 1.0 + (residues / (poles - 1.0)) @ grown
 
     def pair(self, parameters: Vector) -> tuple[Vector, Vector]:
-        """θ and ω."""
+        """The decays θ and weights ω of parameters (u, v)."""
         u, v = np.split(parameters, 2)
-        raised = np.exp(v)
-        return 1.0 / (1.0 + np.exp(-u)), raised / (1.0 + raised.sum())
+        powers = np.exp(v)
+        return 1.0 / (1.0 + np.exp(-u)), powers / (1.0 + powers.sum())
 
 
 def _parameters(theta: Vector, omega: Vector) -> Vector:
-    """(u, v) of θ and ω with Σω < 1."""
+    """The parameters (u, v) of θ and ω with Σω < 1."""
     return np.concatenate([np.log(theta / (1.0 - theta)), np.log(omega / (1.0 - omega.sum()))])
 
 
@@ -137,7 +139,7 @@ def blt(
         buffers: m, 1 ≤ m ≤ 10.
         participation: (n, k, b).
         workload: A; prefix sums by default.
-        objective: which error.
+        objective: the error.
 
     Returns:
         C with decays in falling order; streamed with m stored vectors.
@@ -154,7 +156,7 @@ def blt(
     """
     if isinstance(buffers, bool) or not isinstance(buffers, int) or not 1 <= buffers <= 10:
         raise ValueError(f"m (buffers) must be an integer between 1 and 10; got {buffers!r}.")
-    return _optima(buffers, participation, workload, objective, 0.0)
+    return _optimum(buffers, participation, workload, objective, 0.0)
 
 
 def blt_with_fewest_buffers(
@@ -162,27 +164,35 @@ def blt_with_fewest_buffers(
     workload: ToeplitzWorkload | None = None,
     objective: Objective = RMSE,
 ) -> BufferedToeplitz:
-    """The BLT with as many buffers, at most 5, as lower the objective by 0.1 % each.
+    """The best BLT with at most 5 buffers, each of which lowers the objective by 0.1 % or more.
 
     >>> blt_with_fewest_buffers(Participation(20, 20, 1)).decays.size
     1
     """
-    return _optima(_MOST_BUFFERS, participation, workload, objective, 2.0 * _WORTH_A_BUFFER)
+    return _optimum(_MOST_BUFFERS, participation, workload, objective, 2.0 * _WORTH_A_BUFFER)
 
 
-def _optima(
+def _optimum(
     most: int,
     participation: Participation,
     workload: ToeplitzWorkload | None,
     objective: Objective,
-    worth: float,
+    least_gain: float,
 ) -> BufferedToeplitz:
-    """One buffer after the other, until the next is not worth it; the loss is the logarithm of a
-    square.
+    """The best BLT, with one buffer added after the other.
+
+    Args:
+        most: the largest number of buffers.
+        participation: (n, k, b).
+        workload: A; None for prefix sums.
+        objective: the error.
+        least_gain: the search ends at a buffer that lowers the loss, which is the logarithm of a
+            squared error, by less than this; 0 for never.
     """
     import torch
 
-    workload = prefix(participation.rounds) if workload is None else workload
+    if workload is None:
+        workload = prefix(participation.rounds)
     if workload.rounds != participation.rounds:
         raise ValueError(
             f"A (workload) must have n={participation.rounds} rounds; got {workload.rounds}. "
@@ -194,12 +204,16 @@ def _optima(
     def value(parameters: Vector) -> float:
         return float(losses[-1](torch.tensor(parameters)))
 
-    best = min((_descended(losses, start) for start in _grids(participation, 1)), key=value)
+    def best_from(starts: list[Vector]) -> Vector:
+        return min([_descended(losses, start) for start in starts], key=value)
+
+    best = best_from(_grids(participation, 1))
     for m in range(2, most + 1):
         starts = _grids(participation, m) + _extended(best, participation, _ADDED_WEIGHT, losses[0])
-        more = min((_descended(losses, start) for start in starts), key=value)
-        if worth and value(best) - value(more) < worth:
+        more = best_from(starts)
+        if least_gain and value(best) - value(more) < least_gain:
             break
+        # The same C with one more buffer, of negligible weight: the error must not grow with m.
         same = _extended(best, participation, 1e-9, losses[0])[0]
         best = min(more, same, key=value)
     theta, omega = losses[-1].pair(best)
@@ -208,12 +222,14 @@ def _optima(
 
 
 def _grids(participation: Participation, buffers: int) -> list[Vector]:
-    """Decays 1 − T^{−x} for even x, with weights in proportion to √(1 − θ) as in sums for
-    j^{−1/2}.
+    """Starts with decays 1 − T^{−x} for even x, and weights in proportion to √(1 − θ).
+
+    Sums of exponentials for j^{−1/2} have such weights.
     """
-    starts = []
+    exponents = np.linspace(1.0, 0.2, buffers)
+    starts: list[Vector] = []
     for slowest in {max(participation.min_separation, 4.0), max(participation.rounds / 2.0, 4.0)}:
-        rates = slowest ** -np.linspace(1.0, 0.2 if buffers > 1 else 1.0, buffers)
+        rates = slowest**-exponents
         weights = 0.5 * np.sqrt(rates) / max(np.sqrt(rates).sum(), 1.0)
         starts.append(_parameters(1.0 - rates, weights))
     return starts
@@ -222,16 +238,15 @@ def _grids(participation: Participation, buffers: int) -> list[Vector]:
 def _extended(
     fewer: Vector, participation: Participation, weight: float, loss: _BufferedLoss
 ) -> list[Vector]:
+    """Starts with one more buffer, which has this weight, in several places."""
     theta, omega = loss.pair(fewer)
-    added = weight * (1.0 - omega.sum())
-    share = 1.0 - weight
+    weights = np.append(omega * (1.0 - weight), weight * (1.0 - omega.sum()))
     places = 1.0 - max(participation.min_separation, 4.0) ** -np.array(_ADDED_AT)
-    return [
-        _parameters(np.append(theta, place), np.append(omega * share, added)) for place in places
-    ]
+    return [_parameters(np.append(theta, place), weights) for place in places]
 
 
 def _descended(losses: list[_BufferedLoss], start: Vector) -> Vector:
+    """The local minimum of the last loss that is reached from a start by one loss after another."""
     from fedmf.mechanisms.optimise import optimise
 
     m = start.size // 2
@@ -244,8 +259,8 @@ def _descended(losses: list[_BufferedLoss], start: Vector) -> Vector:
 
 
 _BUFFERS = Parameter("buffers", "state vectors kept", integer=True, highest=10, letter="m")
-_buffered = remembered(blt, version=6)
-_few_buffered = remembered(blt_with_fewest_buffers, version=6)
+_buffered = disk_cached(blt, version=6)
+_few_buffered = disk_cached(blt_with_fewest_buffers, version=6)
 
 
 def _few_buffers(request: DesignRequest, values: Values) -> float:
@@ -256,10 +271,10 @@ register(
     MechanismFamily(
         "blt",
         "the best buffered linear Toeplitz C",
-        lambda ask, v: _buffered(v["buffers"], *ask.rated_target),
-        (SearchedParameter(_BUFFERS, at_once(_few_buffers)),),
-        largest=1_000_000,
-        largest_compared=1_000_000,
+        lambda request, values: _buffered(values["buffers"], *request.rated_target),
+        (SearchedParameter(_BUFFERS, without_search(_few_buffers)),),
+        max_rounds=1_000_000,
+        max_rounds_compared=1_000_000,
         optimized=True,
     )
 )

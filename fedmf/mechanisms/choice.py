@@ -1,5 +1,7 @@
-"""What stands wherever a mechanism is chosen: a name with parameters, or a factorization of one's
-own.
+"""The choice of a mechanism: a name with parameters, or a factorization of the user's own.
+
+Runs, streams and comparisons hold a `MechanismChoice` and build it for their participation
+contract. A choice by name goes to the registry; a given factorization is used as it is.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ class NamedMechanism:
     params: Mapping[str, float | int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        form = variant_of(self.kind)
-        object.__setattr__(self, "kind", form.name)
-        object.__setattr__(self, "params", form.checked(self.params, rounds=None))
+        variant = variant_of(self.kind)
+        object.__setattr__(self, "kind", variant.name)
+        object.__setattr__(self, "params", variant.checked(self.params, rounds=None))
 
     def __hash__(self) -> int:
         return hash((self.kind, frozenset(self.params.items())))
@@ -52,20 +54,25 @@ class NamedMechanism:
     @property
     def searched(self) -> tuple[SearchedParameter, ...]:
         """The parameters that are not given."""
-        return tuple(
-            free for free in variant_of(self.kind).family.searched if free.symbol not in self.params
-        )
+        searched = variant_of(self.kind).family.searched
+        return tuple(each for each in searched if each.symbol not in self.params)
 
     @property
     def effort(self) -> int:
-        """What `build` takes: 0 for a formula, 1 for a search of its parameters, 2 for an optimiser
-        of a few coefficients, 3 for one of all entries of C.
+        """The relative time of `build`.
+
+        0 for a formula, 1 for a search of its parameters, 2 for an optimiser of a few coefficients,
+        3 for an optimiser of all entries of C.
         """
         family = variant_of(self.kind).family
-        return 2 + family.entrywise if family.optimized else min(1, len(self.searched))
+        if family.entrywise:
+            return 3
+        if family.optimized:
+            return 2
+        return min(1, len(self.searched))
 
-    def fixing(self, values: Values) -> NamedMechanism:
-        """The same with these parameters given too."""
+    def with_parameters(self, values: Values) -> NamedMechanism:
+        """A copy with these parameters given too."""
         return NamedMechanism(self.kind, {**self.params, **values})
 
     def build(
@@ -74,7 +81,7 @@ class NamedMechanism:
         workload: ToeplitzWorkload | None = None,
         objective: Objective = RMSE,
     ) -> BuiltMechanism:
-        """As `build` does."""
+        """The mechanism for a participation contract, as `registry.build` makes it."""
         return build(self.kind, participation, workload, params=self.params, objective=objective)
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,15 +91,15 @@ class NamedMechanism:
 
 @dataclass(frozen=True, eq=False)
 class GivenFactorization:
-    """A factorization of one's own, for exactly its number of rounds.
+    """A factorization of the user's own, for exactly its number of rounds.
 
-    Only the coefficients that `Factorization.to_dict` writes are kept, as `factorization_from_dict`
-    reads them: sensitivity, error and noise follow from these, whatever else the object says about
-    itself.
+    Sensitivity, error and noise follow from the coefficients that `Factorization.to_dict` writes
+    and `factorization_from_dict` reads. Anything else that the object states about itself is
+    ignored.
 
     Args:
         factorization: C.
-        name: by which tables and records call it; not the name of a mechanism.
+        name: its name in tables and records; not the name of a mechanism.
 
     Raises:
         ValueError: C is no factorization that can be stored by its coefficients, or the name is
@@ -116,21 +123,25 @@ class GivenFactorization:
 
     @property
     def params(self) -> Values:
-        """None."""
+        """No parameters."""
         return {}
 
     @property
     def searched(self) -> tuple[SearchedParameter, ...]:
-        """None."""
+        """No parameters to search."""
         return ()
 
     @property
     def effort(self) -> int:
-        """None."""
+        """The relative time of `build`, which has nothing to compute."""
         return 0
 
-    def fixing(self, values: Values) -> GivenFactorization:
-        """The same, if there is nothing to fix."""
+    def with_parameters(self, values: Values) -> GivenFactorization:
+        """This choice, which takes no parameters.
+
+        Raises:
+            ValueError: a parameter is given.
+        """
         for symbol, value in values.items():
             raise ValueError(
                 f"{symbol} (parameter) must be omitted: {self.name} takes none; got"
@@ -144,11 +155,11 @@ class GivenFactorization:
         workload: ToeplitzWorkload | None = None,
         objective: Objective = RMSE,
     ) -> BuiltMechanism:
-        """C as it was given, whatever the workload and the objective."""
-        for rounds in (
-            participation.rounds,
-            participation.rounds if workload is None else workload.rounds,
-        ):
+        """C as it was given, for any workload of its horizon and any objective."""
+        horizons = [participation.rounds]
+        if workload is not None:
+            horizons.append(workload.rounds)
+        for rounds in horizons:
             if rounds != self.factorization.rounds:
                 raise ValueError(
                     f"n (rounds) must be as for the given C, {self.factorization.rounds}; got"
@@ -161,15 +172,15 @@ class GivenFactorization:
         return {"kind": _GIVEN, "name": self.name, "factorization": self.factorization.to_dict()}
 
 
-#: What stands wherever a mechanism is chosen.
+#: A mechanism before it is built for a participation contract.
 MechanismChoice = NamedMechanism | GivenFactorization
 
 
 def mechanism_choice_from_dict(description: Mapping[str, Any]) -> MechanismChoice:
-    """Read what `to_dict` of a choice wrote.
+    """Read a choice from the dictionary that its `to_dict` wrote.
 
     Raises:
-        ValueError: it does not describe a choice.
+        ValueError: the dictionary does not describe a choice.
 
     >>> mechanism_choice_from_dict({"kind": "cgd", "lambda": 0.9})
     NamedMechanism(kind='cgd', params={'lambda': 0.9})
@@ -192,24 +203,24 @@ def mechanism_choice_from_dict(description: Mapping[str, Any]) -> MechanismChoic
 
 
 def _stored(factorization: Factorization) -> Factorization:
-    """The factorization that its own description describes, exactly."""
-    what = type(factorization).__name__
+    """A factorization rebuilt from its description alone, if that reproduces it exactly."""
+    kind = type(factorization).__name__
     if not isinstance(factorization, Factorization):
         raise ValueError(
-            f"C (factorization) must be a Factorization; got {what}. Wrap it, as in Dense."
+            f"C (factorization) must be a Factorization; got {kind}. Wrap it, as in Dense."
         )
     try:
         description = factorization.to_dict()
         stored = factorization_from_dict(description)
         exact = stored.to_dict() == description and stored.rounds == factorization.rounds
-    except Exception as refusal:
+    except Exception as error:
         raise ValueError(
-            f"C (factorization) must be one that its to_dict describes; got {what}: "
-            f"{type(refusal).__name__} ({' '.join(str(refusal).split())})."
-        ) from refusal
+            f"C (factorization) must be one that its to_dict describes; got {kind}: "
+            f"{type(error).__name__} ({' '.join(str(error).split())})."
+        ) from error
     if not exact:
         raise ValueError(
-            f"C (factorization) must be one that its to_dict describes exactly; got {what}, which"
+            f"C (factorization) must be one that its to_dict describes exactly; got {kind}, which"
             " differs once it is read back. Give its coefficients as Toeplitz, Banded or Dense."
         )
     return stored

@@ -1,5 +1,4 @@
-"""Factorizations known in closed form: truncated fractional powers of a workload's series and of
-its inverse.
+"""Factorizations in closed form: truncated powers of a workload's series and of its inverse.
 
 For a Toeplitz workload a(x) = Σ a_j x^j, and (1 − x)^{−1} for prefix sums, C is a power of a(x)/a_0
 cut after p terms, or C⁻¹ one of a_0/a(x). Row weights do not enter, except in the diagonal; column
@@ -19,16 +18,16 @@ from fedmf.matrices.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toe
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.registry import (
     BANDS,
-    FREE_BANDS,
+    SEARCHED_BANDS,
     DesignRequest,
     Error,
     MechanismFamily,
     Parameter,
     SearchedParameter,
     Values,
-    at_once,
     best_on_interval,
     register,
+    without_search,
 )
 
 
@@ -94,7 +93,7 @@ def inverse_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> Inver
 def square_root(rounds: int) -> InverseToeplitz:
     """C = LTT((1 − x)^{−1/2}), the square root of the prefix workload.
 
-    Streamed through C⁻¹ = LTT((1 − x)^{1/2}), which keeps no vectors and draws all past noise
+    Streamed through C⁻¹ = LTT((1 − x)^{1/2}), which stores no vectors and draws all past noise
     again.
 
     References:
@@ -121,8 +120,9 @@ def bisr(bands: int, rounds: int) -> InverseToeplitz:
 
 
 def bifr(gamma: float, bands: int, rounds: int) -> InverseToeplitz:
-    """γ-BIFR of prefix sums: C⁻¹ has the first p coefficients of (1 − x)^γ; p = 2 is DP-λCGD with λ
-    = γ.
+    """γ-BIFR of prefix sums: C⁻¹ has the first p coefficients of (1 − x)^γ.
+
+    For p = 2 it is DP-λCGD with λ = γ.
 
     >>> bifr(0.9, 2, 3).correlation
     array([ 1. , -0.9,  0. ])
@@ -142,8 +142,7 @@ def bfr(gamma: float, bands: int, rounds: int) -> Toeplitz:
 def rated_power(
     workload: ToeplitzWorkload, gamma: float, bands: int, alpha: float
 ) -> Toeplitz | ColumnScaled:
-    """C = `strategy_power` with column j multiplied by (η_j/η_0)^α: γ-BFR that knows the learning
-    rates η.
+    """γ-BFR for learning rates η: `strategy_power` with column j multiplied by (η_j/η_0)^α.
 
     A round with a smaller weight gets more noise, for a smaller sensitivity. α = 1 leaves the error
     of A without rates, α = 0 is γ-BFR; for k = n, b = 1 the best diagonal has about α = ½. For
@@ -244,7 +243,7 @@ def one_parameter(shift: float, bands: int, rounds: int) -> Toeplitz:
 def shifted_root(workload: ToeplitzWorkload, shift: float, bands: int) -> Toeplitz:
     """C ∝ the first p coefficients of the square root of the workload, each plus c; unit diagonal.
 
-    The best family with one free parameter of those tried, from p = 16 on. For prefix sums in 13
+    The best one-parameter family of those tried, from p = 16 on. For prefix sums in 13
     settings (n = 500 … 10⁵, k = 1 … 100, p = 4 … 500 ≤ b) its RMSE with the best c is 0.14 % above
     the optimal banded Toeplitz matrix on average and 0.71 % at most; 1/i + c is 1.75 % above (8.1 %
     at most, but up to 0.04 % better at p = 4 and 8), γ-BFR 0.39 % (1.4 %), (1 + cj)^{−1/2} 1.43 %
@@ -265,10 +264,9 @@ def shifted_root(workload: ToeplitzWorkload, shift: float, bands: int) -> Toepli
 
 
 def workload_diagonal(workload: ToeplitzWorkload) -> Diagonal:
-    """C = diag(α_t^{1/4}), α = diag(AᵀA): the best independent noise if k = n and b = 1
-    (Cauchy–Schwarz).
+    """The best independent noise for k = n and b = 1: C = diag(α_t^{1/4}) with α = diag(AᵀA).
 
-    Rounds that enter no query (α_t = 0) get the least positive entry.
+    This is by Cauchy–Schwarz. Rounds that enter no query (α_t = 0) get the least positive entry.
     """
     squares = np.maximum(workload.column_squares(), 0.0)
     return Diagonal(np.maximum(squares, squares[squares > 0].min()) ** 0.25)
@@ -290,16 +288,22 @@ def _shifted(coefficients: Vector, shift: float) -> Vector:
     return (coefficients + shift) / (1.0 + shift)
 
 
-def _free_shift(reach: float) -> SearchedParameter:
-    """The interesting scale of c is where the last of p coefficients of order p^{−reach}
-    vanishes.
+def _searched_shift(reach: float) -> SearchedParameter:
+    """The parameter c = ±(10^|u| − 1)·p^{−reach}, searched over u, whose sign it has.
+
+    The last of p coefficients is about p^{−reach}, so that this is the scale on which c matters.
     """
+
+    def interval(rounds: int, bands: int) -> tuple[float, float]:
+        if bands == 1:
+            return 0.0, 0.0
+        return -1.0, 4.0
+
+    def shift(u: float, bands: int) -> float:
+        return max(math.copysign(10 ** abs(u) - 1, u) / bands**reach, -0.9)
+
     return SearchedParameter(
-        Parameter("c", "shift added to every coefficient"),
-        best_on_interval(
-            lambda n, p: (-1.0, 4.0) if p > 1 else (0.0, 0.0),
-            lambda u, p: max(math.copysign(10 ** abs(u) - 1, u) / p**reach, -0.9),
-        ),
+        Parameter("c", "shift added to every coefficient"), best_on_interval(interval, shift)
     )
 
 
@@ -309,18 +313,18 @@ def _rate_power(request: DesignRequest, values: Values, error: Error) -> float:
     return best_on_interval(lambda n, p: (0.0, 1.0), lambda u, p: u)(request, values, error)
 
 
-_FREE_GAMMA = SearchedParameter(
+_GAMMA = SearchedParameter(
     Parameter("gamma", "exponent of the workload"),
     best_on_interval(lambda n, p: (0.01, 1.0), lambda u, p: u),
 )
-_FREE_ALPHA = SearchedParameter(
+_ALPHA = SearchedParameter(
     Parameter("alpha", "power of the learning rates in the columns"), _rate_power
 )
-_FREE_LAMBDA = SearchedParameter(
+_LAMBDA = SearchedParameter(
     Parameter("lambda", "share of the last round's noise that is taken back"),
     best_on_interval(lambda n, p: (0.0, math.log(10.0 * n)), lambda u, p: -math.expm1(-u)),
 )
-_FREE_NU = SearchedParameter(
+_NU = SearchedParameter(
     Parameter("nu", "damping of the square root"),
     best_on_interval(lambda n, p: (math.log(1e-3 / n), 0.0), lambda u, p: math.exp(u)),
 )
@@ -340,57 +344,61 @@ register(
     MechanismFamily(
         "identity",
         "independent noise of one size, as in DP-FedAvg",
-        lambda ask, v: identity(ask.rounds),
+        lambda request, values: identity(request.rounds),
         compares_normalized=False,
         aliases=("dp-sgd", "dp-fedavg", "independent"),
     ),
     MechanismFamily("square-root", "the square root of the workload", _inverse),
-    MechanismFamily("bsr", "the first p coefficients of the square root", _power, (FREE_BANDS,)),
+    MechanismFamily(
+        "bsr", "the first p coefficients of the square root", _power, (SEARCHED_BANDS,)
+    ),
     MechanismFamily(
         "bisr",
         "the first p coefficients of the inverse square root, as an inverse",
         _inverse,
-        (FREE_BANDS,),
+        (SEARCHED_BANDS,),
     ),
     MechanismFamily(
-        "bifr", "bisr with another exponent than 1/2", _inverse, (FREE_BANDS, _FREE_GAMMA)
+        "bifr", "bisr with another exponent than 1/2", _inverse, (SEARCHED_BANDS, _GAMMA)
     ),
-    MechanismFamily("bfr", "bsr with another exponent than 1/2", _power, (FREE_BANDS, _FREE_GAMMA)),
+    MechanismFamily("bfr", "bsr with another exponent than 1/2", _power, (SEARCHED_BANDS, _GAMMA)),
     MechanismFamily(
         "rated-bfr",
         "bfr with columns scaled by a power of the learning rates",
-        lambda ask, v: rated_power(ask.workload, v["gamma"], v["bands"], v["alpha"]),
-        (
-            SearchedParameter(BANDS, at_once(lambda ask, v: ask.separation)),
-            _FREE_GAMMA,
-            _FREE_ALPHA,
+        lambda request, values: rated_power(
+            request.workload, values["gamma"], values["bands"], values["alpha"]
         ),
-        largest=131_072,
-        largest_compared=16_384,
+        (
+            SearchedParameter(BANDS, without_search(lambda request, values: request.separation)),
+            _GAMMA,
+            _ALPHA,
+        ),
+        max_rounds=131_072,
+        max_rounds_compared=16_384,
     ),
     MechanismFamily(
         "cgd",
         "takes back a share of the last round's noise",
-        lambda ask, v: cgd(v["lambda"], ask.rounds),
-        (_FREE_LAMBDA,),
+        lambda request, values: cgd(values["lambda"], request.rounds),
+        (_LAMBDA,),
         aliases=("lambda-cgd",),
     ),
     MechanismFamily(
         "nu-ftrl",
         "the square root, damped",
-        lambda ask, v: damped_root(ask.workload, v["nu"]),
-        (_FREE_NU,),
+        lambda request, values: damped_root(request.workload, values["nu"]),
+        (_NU,),
     ),
     MechanismFamily(
         "one-parameter",
         "coefficients 1/i + c",
-        lambda ask, v: one_parameter(v["c"], v["bands"], ask.rounds),
-        (FREE_BANDS, _free_shift(1.0)),
+        lambda request, values: one_parameter(values["c"], values["bands"], request.rounds),
+        (SEARCHED_BANDS, _searched_shift(1.0)),
     ),
     MechanismFamily(
         "shifted-root",
         "coefficients of the square root plus c",
-        lambda ask, v: shifted_root(ask.workload, v["c"], v["bands"]),
-        (FREE_BANDS, _free_shift(0.5)),
+        lambda request, values: shifted_root(request.workload, values["c"], values["bands"]),
+        (SEARCHED_BANDS, _searched_shift(0.5)),
     ),
 )

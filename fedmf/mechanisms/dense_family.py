@@ -1,4 +1,4 @@
-"""Dense strategy matrices: the optimum for k = 1, a local one for k > 1; and the best diagonal one.
+"""Dense strategy matrices: the optimum for k = 1, a local one for k > 1, and the best diagonal.
 
 The largest error goes by duality. For weights π of mean error and one participation the least
 squared error is ‖Π^{½} A V^{½}‖_*² at the best v (Σπ = Σv = 1), and the largest error is at least
@@ -12,6 +12,7 @@ with equality at the best ones. The nuclear norm is concave in (π, v).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ from fedmf.matrices.factorization import Dense, Factorization, lower_factor, nor
 from fedmf.matrices.sensitivity import count_patterns, pattern_layers
 from fedmf.matrices.toeplitz import Diagonal
 from fedmf.matrices.workload import ToeplitzWorkload, prefix, weighted
-from fedmf.mechanisms.banded_family import banded, counting_all_rows, remembered_banded
+from fedmf.mechanisms.banded_family import banded, cached_banded, counting_all_rows
 from fedmf.mechanisms.closed_forms import workload_diagonal
-from fedmf.mechanisms.design_cache import remembered, single_threaded
+from fedmf.mechanisms.design_cache import disk_cached, single_threaded
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import DesignRequest, MechanismFamily, Values, register
 from fedmf.participation import Participation
@@ -32,7 +33,7 @@ from fedmf.participation import Participation
 LARGEST_OPTIMIZED = 2048
 _MOST_ITERATIONS = 200
 _GAP = 1e-9
-# (β, ε) of `refined`, from smooth to sharp, and the order of the power mean for the largest error.
+# (β, e) of `refined`, from smooth to sharp, and the order of the power mean for the largest error.
 _STAGES = (
     (60.0, 1e-2, 32.0),
     (200.0, 3e-3, 256.0),
@@ -52,7 +53,7 @@ def dense(
     """Minimise the objective over all C.
 
     The error depends on X = CᵀC alone, as tr(AᵀA X⁻¹), and the constraint max_π Σ_{i,j∈π} |X_ij| ≤
-    1 is convex in X. For k = 1 it says X_ii ≤ 1 and a fixed point gives the optimum (for the dual
+    1 is convex in X. For k = 1 it is X_ii ≤ 1 and a fixed point gives the optimum (for the dual
     problem, the largest error). For k > 1 the search starts from the optimal b-banded C with
     falling column norms, on which separated columns are orthogonal, and lets them overlap where
     that pays and patterns are few (`refined`).
@@ -60,7 +61,7 @@ def dense(
     Args:
         participation: (n, k, b), n ≤ 2048.
         workload: A; prefix sums by default. Row weights below 1e-4 of the largest count as that.
-        objective: which error; it must count every query.
+        objective: the error; it must count every query.
 
     Returns:
         C, lower triangular, with its largest column norm scaled to 1.
@@ -91,8 +92,9 @@ def dense(
             "Use banded-toeplitz, banded-inverse or blt."
         )
     objective.check_counts_all("dense")
-    asked = prefix(n) if workload is None else workload
-    queries = counting_all_rows(objective.queries(asked))
+    if workload is None:
+        workload = prefix(n)
+    queries = counting_all_rows(objective.queries(workload))
     if k == 1:
         A = queries.materialize()
         v = np.sqrt(np.einsum("ij,ij->j", A, A))
@@ -100,11 +102,11 @@ def dense(
             pi, v = _worst_weights(A)
             A = np.sqrt(pi)[:, None] * A
         return Dense(lower_factor(single_participation_gram(A.T @ A, v)))
-    start = banded(min(b, n), participation, asked, objective=objective).materialize()
+    start = banded(min(b, n), participation, workload, objective).materialize()
     candidates = [Dense(start)]
     if count_patterns(n, k, b) * k**2 <= _MOST_PAIRS:
         candidates.append(Dense(refined(start, queries, participation, objective)))
-    best = min(candidates, key=DesignRequest(participation, asked, objective).stated_error)
+    best = min(candidates, key=DesignRequest(participation, workload, objective).stated_error)
     return Dense(best.matrix / np.sqrt(best.gram_diagonal(0).max()))
 
 
@@ -155,7 +157,7 @@ def single_participation_gram(square: Array, start: Vector) -> Array:
 
 
 def _worst_weights(queries: Array) -> tuple[Vector, Vector]:
-    """π and v of the largest nuclear norm, as softmax of free numbers."""
+    """The weights π and v of the largest nuclear norm, as softmax of any numbers."""
     import torch
 
     from fedmf.mechanisms.optimise import optimise
@@ -163,12 +165,13 @@ def _worst_weights(queries: Array) -> tuple[Vector, Vector]:
     A = torch.tensor(queries)
 
     def loss(x: Any) -> Any:
-        pi, v = (torch.softmax(part, 0) for part in x.chunk(2))
+        first, second = x.chunk(2)
+        pi = torch.softmax(first, 0)
+        v = torch.softmax(second, 0)
         gram = torch.sqrt(v)[:, None] * (A.T @ (pi[:, None] * A)) * torch.sqrt(v)
         values = torch.linalg.eigvalsh(gram)
-        return -2.0 * torch.log(
-            torch.sqrt(values.clamp(min=float(values.detach()[-1]) * 1e-30)).sum()
-        )
+        smallest = float(values.detach()[-1]) * 1e-30
+        return -2.0 * torch.log(torch.sqrt(values.clamp(min=smallest)).sum())
 
     pi, v = np.split(optimise(loss, np.zeros(2 * len(queries)), evaluations=300), 2)
     return _softmax(pi), _softmax(v)
@@ -185,17 +188,16 @@ def refined(
     participation: Participation,
     objective: Objective = RMSE,
 ) -> Array:
-    """A lower-triangular C near the start with a smaller error, a local optimum without a
-    certificate.
+    """A lower-triangular C near the start with a smaller error: a local optimum.
 
-    Minimises log ‖A C⁻¹‖_F² + log (Σ_π q_π^β)^{1/β} with q_π = Σ_{i,j∈π} sqrt(X_ij² + ε²), which is
-    above the logarithm of the squared error and falls to it as β → ∞ and ε → 0.
+    Minimises log ‖A C⁻¹‖_F² + log (Σ_π q_π^β)^{1/β} with q_π = Σ_{i,j∈π} sqrt(X_ij² + e²), which is
+    above the logarithm of the squared error and falls to it as β → ∞ and e → 0.
 
     Args:
         start: C, shape (n, n), lower triangular.
         queries: A, with the weights of the objective.
         participation: (n, k, b), of few patterns: all are listed.
-        objective: which error.
+        objective: the error.
 
     Returns:
         Shape (n, n), lower triangular, positive diagonal. Not always better than the start.
@@ -211,36 +213,37 @@ def refined(
     A = torch.tensor(replace(queries, row_weights=None).materialize())
     patterns = torch.tensor(_all_patterns(n, k, b))
     places = (patterns[:, :, None] * (n + 1) + patterns[:, None, :]).reshape(len(patterns), -1)
-    at = tuple(torch.tensor(index) for index in lower)
+    entries = (torch.tensor(lower[0]), torch.tensor(lower[1]))
     evaluations = int(np.clip(_WORK / n**3, 75, 3750)) // len(_STAGES)
 
-    def loss(x: Any, beta: float, epsilon: float, order: float) -> Any:
-        # The scale is free; a larger one would only make ε smaller.
-        C = torch.zeros(n, n, dtype=torch.float64).index_put(at, x * (n / (x @ x)) ** 0.5)
+    def loss(x: Any, beta: float, smoothing: float, order: float) -> Any:
+        # The scale does not matter; a larger one would only make e smaller.
+        C = torch.zeros(n, n, dtype=torch.float64).index_put(entries, x * (n / (x @ x)) ** 0.5)
         variances = (torch.linalg.solve_triangular(C, A, upper=False, left=False) ** 2).sum(1)
-        sizes = torch.nn.functional.pad(torch.sqrt((C.T @ C) ** 2 + epsilon**2), (0, 1, 0, 1))
+        sizes = torch.nn.functional.pad(torch.sqrt((C.T @ C) ** 2 + smoothing**2), (0, 1, 0, 1))
         sums = torch.take(sizes, places).sum(1)
-        return (
-            log_mean(variances, queries, order) + torch.logsumexp(beta * torch.log(sums), 0) / beta
-        )
+        squared_sensitivity = torch.logsumexp(beta * torch.log(sums), 0) / beta
+        return log_mean(variances, queries, order) + squared_sensitivity
 
     x = start[lower] / np.sqrt(np.einsum("ij,ij->j", start, start).max())
-    for beta, epsilon, order in _STAGES:
-        smoothing = beta, epsilon, order if objective.kind == "max" else 1.0
-        x = optimise(
-            lambda x, s=smoothing: loss(x, *s), x, evaluations=evaluations, tolerance=1e-12
-        )
+    for beta, smoothing, max_order in _STAGES:
+        order = 1.0
+        if objective.kind == "max":
+            order = max_order
+        stage = partial(loss, beta=beta, smoothing=smoothing, order=order)
+        x = optimise(stage, x, evaluations=evaluations, tolerance=1e-12)
     matrix = np.zeros((n, n))
     matrix[lower] = x
     return matrix * np.sign(np.diagonal(matrix))[:, None]
 
 
 def _all_patterns(n: int, k: int, b: int) -> NDArray[np.int64]:
-    """Shape (m, k), filled up with n."""
-    layers = pattern_layers(n, k, b)
-    return np.concatenate(
-        [np.pad(layer, ((0, 0), (0, k - layer.shape[1])), constant_values=n) for layer in layers]
-    )
+    """Every pattern as a row, filled up with n, shape (m, k)."""
+    patterns: list[NDArray[np.int64]] = []
+    for layer in pattern_layers(n, k, b):
+        missing = k - layer.shape[1]
+        patterns.append(np.pad(layer, ((0, 0), (0, missing)), constant_values=n))
+    return np.concatenate(patterns)
 
 
 @single_threaded
@@ -253,10 +256,10 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
 
     Args:
         workload: A.
-        objective: which error.
+        objective: the error.
 
     >>> from fedmf.mechanisms.objective import MAX
-    >>> d = best_diagonal(prefix(3), MAX).entries  # its scale says nothing
+    >>> d = best_diagonal(prefix(3), MAX).entries  # its scale does not matter
     >>> (d / d[0]).round(3)
     array([1., 1., 1.])
     """
@@ -267,11 +270,13 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
         from fedmf.mechanisms.optimise import optimise, series_product
 
         n = queries.rounds
-        rows = queries.row_weights
-        rates = queries.column_weights
-        counted = torch.tensor(np.ones(n) if rows is None else rows**2)
+        counted = torch.ones(n, dtype=torch.float64)
+        if queries.row_weights is not None:
+            counted = torch.tensor(queries.row_weights**2)
+        scale = torch.ones(n, dtype=torch.float64)
+        if queries.column_weights is not None:
+            scale = torch.tensor(queries.column_weights)
         squares = torch.tensor(queries.coefficients**2)
-        scale = torch.tensor(np.ones(n) if rates is None else rates)
 
         def loss(x: Any) -> Any:
             sums = series_product(squares, (torch.softmax(x, 0) * counted).flip(0), n).flip(0)
@@ -282,32 +287,31 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
     return workload_diagonal(queries)
 
 
-_dense = remembered(dense, version=5)
+_dense = disk_cached(dense, version=5)
 
 
-def _of_equal_norms(ask: DesignRequest, values: Values) -> Factorization:
-    """The better of `dense` with its columns normalised and the optimal b-banded C of equal
-    norms.
-    """
-    candidates = [normalized(_dense(*ask.target))]
-    if ask.participation.max_participations > 1:
-        candidates.append(Dense(remembered_banded(ask.separation, *ask.target, True).materialize()))
-    return min(candidates, key=ask.stated_error)
+def _of_equal_norms(request: DesignRequest, values: Values) -> Factorization:
+    """The better of normalised `dense` and the optimal b-banded C of equal column norms."""
+    candidates = [normalized(_dense(*request.target))]
+    if request.participation.max_participations > 1:
+        b_banded = cached_banded(request.separation, *request.target, True)
+        candidates.append(Dense(b_banded.materialize()))
+    return min(candidates, key=request.stated_error)
 
 
 register(
     MechanismFamily(
         "optimal-diagonal",
         "independent noise of the best size for each round",
-        lambda ask, v: best_diagonal(ask.workload, ask.objective),
-        largest_compared=0,
+        lambda request, values: best_diagonal(request.workload, request.objective),
+        max_rounds_compared=0,
     ),
     MechanismFamily(
         "dense",
         "the best C of any form",
-        lambda ask, v: _dense(*ask.target),
-        largest=LARGEST_OPTIMIZED,
-        largest_compared=512,
+        lambda request, values: _dense(*request.target),
+        max_rounds=LARGEST_OPTIMIZED,
+        max_rounds_compared=512,
         make_normalized=_of_equal_norms,
         optimized=True,
         entrywise=True,

@@ -1,9 +1,8 @@
-"""Optimised factorizations, computed on one thread and kept: in the process, and on disk by
-content.
+"""A cache of optimised factorizations and searched parameters, in the process and on disk.
 
-An entry on disk is found by a hash of the function, its version and its arguments. One that does
-not describe a factorization of the horizon asked for is computed again and replaced. Nothing about
-privacy rests on an entry: sensitivity and error are computed from the coefficients.
+The name of an entry on disk is a hash of the function, its version and its arguments. One that does
+not describe a factorization of the right horizon is computed again and replaced. Privacy does not
+rest on entries: sensitivity and error are always computed from the coefficients.
 """
 
 from __future__ import annotations
@@ -22,11 +21,12 @@ import numpy as np
 from fedmf.accounting.disk_cache import DiskCache, cache_directory
 from fedmf.matrices.factorization import Factorization, factorization_from_dict
 
-#: What BLAS libraries read when they are loaded.
+#: Environment variables that BLAS libraries read when they are loaded.
 THREAD_LIMITS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-#: Bytes of an entry and of all; how many results a process keeps for each function.
+# Bytes of an entry and of all entries on disk.
 _LARGEST = 2**26
 _MOST = 2**30
+# Results in the memory of a process for each function.
 _RECENT = 32
 
 _P = ParamSpec("_P")
@@ -46,8 +46,7 @@ def single_threaded(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def limited(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         from threadpoolctl import threadpool_limits
 
-        first, *others = (os.environ.get(name) for name in THREAD_LIMITS)
-        if first != "1" or any(limit not in (None, "1") for limit in others):
+        if not _limited_by_environment():
             import scipy.linalg  # noqa: F401  its BLAS must be loaded before it can be limited
 
         with threadpool_limits(limits=1):
@@ -56,13 +55,22 @@ def single_threaded(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return limited
 
 
-def remembered(function: Callable[_P, _Value], version: int) -> Callable[_P, _Value]:
-    """The function on one thread, with its last results kept in memory and all of them on disk.
+def _limited_by_environment() -> bool:
+    """Whether environment variables limit all BLAS libraries to one thread already."""
+    openmp, *others = THREAD_LIMITS
+    if os.environ.get(openmp) != "1":
+        return False
+    return all(os.environ.get(name, "1") == "1" for name in others)
+
+
+def disk_cached(function: Callable[_P, _Value], version: int) -> Callable[_P, _Value]:
+    """The function on one thread, with recent results in memory and all of them on disk.
 
     Args:
         function: returns a factorization that depends on its arguments alone; these are numbers,
             strings, arrays, frozen dataclasses or sequences of them.
-        version: to be raised whenever the function finds other coefficients for the same arguments.
+        version: the version of the results, to be raised whenever the function returns other
+            coefficients for the same arguments.
 
     Raises:
         TypeError: when called with an argument that has no content to hash.
@@ -77,53 +85,76 @@ def remembered(function: Callable[_P, _Value], version: int) -> Callable[_P, _Va
     @wraps(function)
     def lookup(*args: _P.args, **kwargs: _P.kwargs) -> _Value:
         name = f"{function.__module__}.{function.__qualname__}"
-        content = json.dumps([name, version, _content(args), _content(kwargs)], sort_keys=True)
-        key = hashlib.sha256(content.encode()).hexdigest()
+        key = _key([name, version, args, kwargs])
         if key not in recent:
-            root = cache_directory()
-            files = None if root is None else DiskCache(root, "designs", _LARGEST, _MOST)
-            rounds: Any = next(
-                (n for part in args if (n := getattr(part, "rounds", None)) is not None), args[0]
-            )
-            if (value := None if files is None else _read(files, key, rounds)) is None:
+            files = _files("designs", _LARGEST, _MOST)
+            value: Any = _read(files, key, _rounds_of(args))
+            if value is None:
                 value = compute(*args, **kwargs)
                 if files is not None:
                     files.write(key, json.dumps(value.to_dict()).encode())
             while len(recent) >= _RECENT:
                 recent.pop(next(iter(recent), ""), None)
-            recent[key] = value  # type: ignore[assignment]
+            recent[key] = value
         return recent[key]
 
     return lookup
 
 
-def remembered_parameters(
+def cached_parameters(
     searched_for: Sequence[object], search: Callable[[], Mapping[str, float | int]]
 ) -> Mapping[str, float | int]:
-    """The parameters that a search finds, from disk if it was made before.
+    """The parameters that a search returns, from disk if it ran before.
 
     Args:
-        searched_for: all that they depend on, as `remembered` takes arguments, with a version of
-            the search.
-        search: finds them.
+        searched_for: everything that they depend on, as arguments of `disk_cached`, with a version
+            of the search.
+        search: runs the search.
     """
-    key = hashlib.sha256(json.dumps(_content(searched_for), sort_keys=True).encode()).hexdigest()
+    key = _key(searched_for)
+    files = _files("parameters", 1 << 12, 1 << 24)
+    if files is None:
+        return search()
+    content = files.read(key)
+    if content is not None:
+        return json.loads(content)
+    values = search()
+    files.write(key, json.dumps(dict(values)).encode())
+    return values
+
+
+def _files(kind: str, largest: int, most: int) -> DiskCache | None:
+    """The cache on disk; None where it is off."""
     root = cache_directory()
-    files = None if root is None else DiskCache(root, "parameters", 1 << 12, 1 << 24)
-    if files is not None and (kept := files.read(key)) is not None:
-        return json.loads(kept)
-    found = search()
-    if files is not None:
-        files.write(key, json.dumps(dict(found)).encode())
-    return found
+    if root is None:
+        return None
+    return DiskCache(root, kind, largest, most)
 
 
-def _read(files: DiskCache, key: str, rounds: int) -> Factorization | None:
+def _key(arguments: Sequence[object]) -> str:
+    content = json.dumps(_content(arguments), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _rounds_of(args: Sequence[Any]) -> Any:
+    """n, from the first argument that has it, or the first argument itself."""
+    for argument in args:
+        rounds = getattr(argument, "rounds", None)
+        if rounds is not None:
+            return rounds
+    return args[0]
+
+
+def _read(files: DiskCache | None, key: str, rounds: int) -> Factorization | None:
     """The entry, if it describes a factorization of this horizon."""
+    if files is None:
+        return None
     with suppress(ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
         content = files.read(key)
-        value = None if content is None else factorization_from_dict(json.loads(content))
-        return value if value is not None and value.rounds == rounds else None
+        if content is not None:
+            value = factorization_from_dict(json.loads(content))
+            if value.rounds == rounds:
+                return value
     return None
 
 
@@ -137,14 +168,10 @@ def _content(value: object) -> Any:
         data = np.ascontiguousarray(value)
         return [str(data.dtype), list(data.shape), hashlib.sha256(data.tobytes()).hexdigest()]
     if is_dataclass(value) and not isinstance(value, type):
-        return [
-            type(value).__name__,
-            {part.name: _content(getattr(value, part.name)) for part in fields(value)},
-        ]
+        attributes = {part.name: getattr(value, part.name) for part in fields(value)}
+        return [type(value).__name__, _content(attributes)]
     if isinstance(value, dict):
         return {str(key): _content(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_content(part) for part in value]
-    raise TypeError(
-        f"a remembered argument must be a value with content; got {type(value).__name__}."
-    )
+    raise TypeError(f"a cached argument must be a value with content; got {type(value).__name__}.")

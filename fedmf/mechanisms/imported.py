@@ -1,4 +1,4 @@
-"""Strategies that other libraries made, judged by the sensitivity of their own coefficients."""
+"""Strategy matrices of other libraries, with the sensitivity of their coefficients by this one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ImportedStrategy:
     Args:
         factorization: C.
         sensitivity: sens_{k,b}(C), by this package.
-        stated: the same by the other library; None if it says nothing.
+        stated: the sensitivity by the other library; None if it states none.
     """
 
     factorization: Factorization
@@ -30,14 +30,10 @@ class ImportedStrategy:
 
     @property
     def under_noised(self) -> bool:
-        """Whether noise for the stated sensitivity is too small: some user moves the output
-        further.
-        """
-        return (
-            self.stated is not None
-            and self.sensitivity.kind == "exact"
-            and self.stated < self.sensitivity.value * (1 - 1e-6)
-        )
+        """Whether the stated sensitivity is too small, so that its noise is too small."""
+        if self.stated is None or self.sensitivity.kind != "exact":
+            return False
+        return self.stated < self.sensitivity.value * (1 - 1e-6)
 
 
 def import_strategy(
@@ -55,30 +51,35 @@ def import_strategy(
     Raises:
         ValueError: it is none of these, or longer than n rounds.
 
-    >>> found = import_strategy([1.0, 0.5], Participation(4, 2, 2), stated=1.0)
-    >>> round(found.sensitivity.value, 6), found.under_noised
+    >>> imported = import_strategy([1.0, 0.5], Participation(4, 2, 2), stated=1.0)
+    >>> round(imported.sensitivity.value, 6), imported.under_noised
     (1.581139, True)
     """
-    n = participation.rounds
+    if hasattr(strategy, "coefficients") and not hasattr(strategy, "buf_decay"):
+        recipe = strategy
+        setting = {
+            "n_steps": participation.rounds,
+            "min_sep": participation.min_separation,
+            "max_participations": participation.max_participations,
+        }
+        if stated is None:
+            stated = float(recipe.sensitivity(**setting))
+        strategy = recipe.coefficients(**setting)
+    C = _factorization_of(strategy, participation.rounds)
+    return ImportedStrategy(C, sensitivity_of(C, participation), stated)
+
+
+def _factorization_of(strategy: Any, rounds: int) -> Factorization:
+    """C from a BLT, from the first column of a Toeplitz C, or from a matrix."""
     if hasattr(strategy, "buf_decay"):
-        decays, weights = (
-            np.asarray(x, np.float64) for x in (strategy.buf_decay, strategy.output_scale)
-        )
-        made: Factorization = BufferedToeplitz(decays, weights, n)
-    else:
-        if hasattr(strategy, "coefficients"):
-            asked = {
-                "n_steps": n,
-                "min_sep": participation.min_separation,
-                "max_participations": participation.max_participations,
-            }
-            stated = float(strategy.sensitivity(**asked)) if stated is None else stated
-            strategy = strategy.coefficients(**asked)
-        values = np.asarray(strategy, np.float64)
-        if values.ndim not in (1, 2):
-            raise ValueError(
-                "strategy must be coefficients, a matrix, a BLT or a recipe; got shape"
-                f" {values.shape}."
-            )
-        made = Toeplitz(values, n) if values.ndim == 1 else Dense(values)
-    return ImportedStrategy(made, sensitivity_of(made, participation), stated)
+        decays = np.asarray(strategy.buf_decay, np.float64)
+        weights = np.asarray(strategy.output_scale, np.float64)
+        return BufferedToeplitz(decays, weights, rounds)
+    values = np.asarray(strategy, np.float64)
+    if values.ndim == 1:
+        return Toeplitz(values, rounds)
+    if values.ndim == 2:
+        return Dense(values)
+    raise ValueError(
+        f"strategy must be coefficients, a matrix, a BLT or a recipe; got shape {values.shape}."
+    )

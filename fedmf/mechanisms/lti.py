@@ -1,7 +1,8 @@
-"""Between spectra and coefficients: minimum-phase factors and quadrature over frequencies.
+"""Toeplitz noise for the last iterate on a quadratic, by its spectrum.
 
-A series B(z) = Σ_t β_t z^t is seen on the unit circle, z = e^{iω}; |B(ω)|² is the spectrum of the
-noise it makes.
+The noise C⁻¹z with C⁻¹ = LTT(β) has the spectrum |B(ω)|², where B(z) = Σ_t β_t z^t and z = e^{iω}.
+The best spectrum is known in closed form; `minimum_phase` turns it into coefficients β. Quadrature
+over frequencies gives errors, here and in strongly_convex.py.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from fedmf.mechanisms.registry import (
     Parameter,
     SearchedParameter,
     Values,
-    at_once,
     register,
+    without_search,
 )
 
 #: A function of frequencies ω in [0, π], shape (m,) to shape (m,), even in ω.
@@ -42,12 +43,12 @@ def minimum_phase(log_power: Spectrum, rounds: int, distance: float) -> Vector:
 
     Args:
         log_power: log|B|² up to a constant, finite on [0, π].
-        rounds: n, how many coefficients.
-        distance: about how far from the unit circle the nearest singularity of log|B|² lies; where
-            to start.
+        rounds: n, the number of coefficients.
+        distance: roughly the distance of the nearest singularity of log|B|² from the unit circle,
+            for the size of the first grid.
 
     Returns:
-        Shape (n,), float64, right to about 1e-12.
+        Shape (n,), float64, accurate to about 1e-12.
 
     Raises:
         ValueError: more than 2^24 frequencies would be needed.
@@ -74,7 +75,7 @@ def mean_power(coefficients: Vector, spectrum: Spectrum, distance: float) -> flo
     Args:
         coefficients: β, shape (n,).
         spectrum: f.
-        distance: how far from the unit circle f is analytic.
+        distance: the distance from the unit circle within which f is analytic.
 
     Raises:
         ValueError: more than 2^24 frequencies would be needed.
@@ -96,11 +97,11 @@ def graded_quadrature(distance: float) -> tuple[Vector, Vector]:
     hundred nodes do where a uniform grid takes 1/distance.
 
     Args:
-        distance: how far from z = 1 and z = −1 the singularities of f lie, where they are near the
-            circle.
+        distance: the distance from z = 1 and z = −1 of the singularities of f near the circle.
 
     >>> w, weights = graded_quadrature(1e-3)
-    >>> bool(abs(weights @ (1 / np.abs(1 - 0.999 * np.exp(1j * w)) ** 2) * (1 - 0.999**2) - 1) < 1e-12)
+    >>> mean = weights @ (1 / np.abs(1 - 0.999 * np.exp(1j * w)) ** 2)
+    >>> bool(abs(mean * (1 - 0.999**2) - 1) < 1e-12)
     True
     """
     halvings = max(0, int(np.ceil(np.log2(_WIDEST_PANEL / distance))) + 1)
@@ -120,8 +121,9 @@ def _folded(log_power: Spectrum, size: int) -> Vector:
 
 
 def _grid_size(rounds: int, distance: float) -> int:
-    # What is folded falls like e^{-N*distance}.
-    if (size := fft_size(max(1024, 4 * rounds, int(28 / distance)))) > _LARGEST_GRID:
+    # The folded coefficients fall like e^{-N*distance}.
+    size = fft_size(max(1024, 4 * rounds, int(28 / distance)))
+    if size > _LARGEST_GRID:
         raise _too_fine(rounds, distance)
     return size
 
@@ -141,10 +143,9 @@ _SMALLEST_STEP = 1e-5
 
 
 def quadratic_lti(rounds: int, eigenvalues: ArrayLike, learning_rate: float) -> InverseToeplitz:
-    """The Toeplitz C of least asymptotic suboptimality on a quadratic with these curvatures, C⁻¹ =
-    LTT(β).
+    """The Toeplitz C of least asymptotic suboptimality on a quadratic with these curvatures.
 
-    With D = 1 − e^{iω} and h(ω) = Σ_j λ_j / |D − ηλ_j|² that suboptimality is
+    C⁻¹ = LTT(β). With D = 1 − e^{iω} and h(ω) = Σ_j λ_j / |D − ηλ_j|² that suboptimality is
     ½(ηζσ)² · γ²(B) · (1/2π)∫|B|² h dω, where γ²(B) = (1/2π)∫|B|⁻² dω is the squared sensitivity of
     a user who takes part once. By Cauchy–Schwarz it is least at |B|² ∝ h^{−1/2}, where it is
     ½(ηζσ)²·((1/2π)∫√h dω)².
@@ -153,7 +154,7 @@ def quadratic_lti(rounds: int, eigenvalues: ArrayLike, learning_rate: float) -> 
 
     Args:
         rounds: n.
-        eigenvalues: λ of the Hessian, shape (d,), positive; repeat or order them as you like.
+        eigenvalues: λ of the Hessian, shape (d,), positive, in any order; may repeat.
         learning_rate: η, 0 < η < 2/λ_max (gradient descent converges).
 
     Guarantees:
@@ -198,7 +199,7 @@ def geometric_lti(
         smallest: μ.
         largest: L ≥ μ.
         learning_rate: η.
-        eigenvalues: how many.
+        eigenvalues: the number of curvatures.
 
     Raises:
         ValueError: μ > L, or as `quadratic_lti`.
@@ -218,7 +219,7 @@ def settling_curvature(rounds: int, learning_rate: float, largest: float) -> flo
 def quadratic_suboptimality(
     factorization: Factorization, eigenvalues: ArrayLike, learning_rate: float
 ) -> float:
-    """E[F(θ_n) − F*] = ½ Σ_j λ_j Var(θ_n,j) that the noise C⁻¹z of n rounds leaves on a quadratic.
+    """The suboptimality E[F(θ_n) − F*] = ½ Σ_j λ_j Var(θ_n,j) of noise C⁻¹z on a quadratic.
 
     θ_{t+1} = θ_t − η(∇F(θ_t) + [C⁻¹z]_t) from the optimum, with z of unit variance: multiply by
     (ζ·σ·sens(C))² for a mechanism. Exact for every C; near its limit once n is several times
@@ -242,11 +243,11 @@ def quadratic_suboptimality(
     """
     curvatures, counts = _spectrum(eigenvalues, learning_rate)
     rounds = np.arange(factorization.rounds)
-    variances = [
-        factorization.query_variances((1.0 - learning_rate * curvature) ** rounds)[-1]
-        for curvature in curvatures
-    ]
-    return float(0.5 * learning_rate**2 * (counts * curvatures) @ np.array(variances))
+    variances = np.zeros(curvatures.size)
+    for i, curvature in enumerate(curvatures):
+        powers = (1.0 - learning_rate * curvature) ** rounds
+        variances[i] = factorization.query_variances(powers)[-1]
+    return float(0.5 * learning_rate**2 * (counts * curvatures) @ variances)
 
 
 def _spectrum(eigenvalues: ArrayLike, learning_rate: float) -> tuple[Vector, Vector]:
@@ -265,25 +266,29 @@ def _spectrum(eigenvalues: ArrayLike, learning_rate: float) -> tuple[Vector, Vec
     return distinct, counts.astype(np.float64)
 
 
-# A curvature that was given belongs to the spectrum.
 def _curvature(
     symbol: str, meaning: str, rule: Callable[[DesignRequest, Values], float]
 ) -> SearchedParameter:
-    return SearchedParameter(Parameter(symbol, meaning, above=0.0), at_once(rule))
+    return SearchedParameter(Parameter(symbol, meaning, above=0.0), without_search(rule))
 
 
-FREE_SPECTRUM = (
-    _curvature(
-        "smoothness",
-        "largest curvature of the objective",
-        lambda ask, v: max(1.0, v.get("mu", 1.0)),
-    ),
-    _curvature("eta", "learning rate of gradient descent", lambda ask, v: 0.5 / v["smoothness"]),
-    _curvature(
-        "mu",
-        "smallest curvature of the objective",
-        lambda ask, v: settling_curvature(ask.rounds, v["eta"], v["smoothness"]),
-    ),
+def _default_smoothness(request: DesignRequest, values: Values) -> float:
+    """L = 1, or a larger μ that is given: a given curvature belongs to the spectrum."""
+    return max(1.0, values.get("mu", 1.0))
+
+
+def _default_rate(request: DesignRequest, values: Values) -> float:
+    return 0.5 / values["smoothness"]
+
+
+def _default_mu(request: DesignRequest, values: Values) -> float:
+    return settling_curvature(request.rounds, values["eta"], values["smoothness"])
+
+
+SEARCHED_SPECTRUM = (
+    _curvature("smoothness", "largest curvature of the objective", _default_smoothness),
+    _curvature("eta", "learning rate of gradient descent", _default_rate),
+    _curvature("mu", "smallest curvature of the objective", _default_mu),
 )
 _EIGENVALUES = Parameter(
     "eigenvalues", "number of curvatures, in geometric steps", integer=True, highest=4096
@@ -293,11 +298,18 @@ register(
     MechanismFamily(
         "quadratic-lti",
         "the best Toeplitz C for the last iterate on a quadratic",
-        lambda ask, v: geometric_lti(
-            ask.rounds, v["mu"], v["smoothness"], v["eta"], v["eigenvalues"]
+        lambda request, values: geometric_lti(
+            request.rounds,
+            values["mu"],
+            values["smoothness"],
+            values["eta"],
+            values["eigenvalues"],
         ),
-        (*FREE_SPECTRUM, SearchedParameter(_EIGENVALUES, at_once(lambda ask, v: 16))),
-        largest=1_000_000,
-        largest_compared=0,
+        (
+            *SEARCHED_SPECTRUM,
+            SearchedParameter(_EIGENVALUES, without_search(lambda request, values: 16)),
+        ),
+        max_rounds=1_000_000,
+        max_rounds_compared=0,
     )
 )

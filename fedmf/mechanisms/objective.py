@@ -1,4 +1,8 @@
-"""The error of a matrix mechanism: which one is asked for, and how it is computed."""
+"""The error of a matrix mechanism.
+
+`Objective` names the error that designs minimise, `errors` computes it for a given C and
+sensitivity, and `QuickError` computes it fast in a search.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ from fedmf.matrices.series import multiply, padded
 from fedmf.matrices.workload import ToeplitzWorkload, weighted
 from fedmf.participation import Participation
 
-#: With learning rates an error of all entries of A C⁻¹ is minimised: a quarter of a second for each
-#: here.
+#: The largest n with learning rates, where an error takes all entries of A C⁻¹ and a quarter of a
+#: second.
 LARGEST_RATED: Final = 4096
 # Up to this many products per round, lags are summed one by one.
 _FEW_LAGS = 4
@@ -38,7 +42,7 @@ class Objective:
     ("max"), its last ("last"), or Σ_t w_t v_t/Σ_t w_t ("weights").
 
     Args:
-        kind: which of them.
+        kind: the name of the error.
         weights: w, m ≤ n non-negative numbers, not all zero; query t of n counts w_⌊tm/n⌋, so that
             n of them give every query its own. Only for "weights".
 
@@ -61,24 +65,27 @@ class Objective:
             raise ValueError(
                 f"w (weights) must be given for objective weights, and no other; got {len(w)}."
             )
-        if w and not (all(0 <= value < math.inf for value in w) and any(w)):
+        valid = all(0 <= value < math.inf for value in w) and any(w)
+        if w and not valid:
             raise ValueError(
                 f"w (weights) must be finite, non-negative and not all zero; got {min(w)}."
             )
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The objective of a command line or a configuration.
+        """Read an objective of a command line or a configuration.
 
         Raises:
-            ValueError: the text is none.
+            ValueError: the text does not describe an objective.
 
         >>> Objective.parse("max").label
         'MaxSE'
         """
         kind, colon, values = text.partition(":")
+        if not colon:
+            return cls(kind)  # type: ignore[arg-type]
         try:
-            weights = tuple(float(value) for value in values.split(",")) if colon else ()
+            weights = tuple(float(value) for value in values.split(","))
         except ValueError:
             raise ValueError(
                 f"objective must be {_FORMS}; got {text!r}. Separate them by commas."
@@ -87,10 +94,10 @@ class Objective:
 
     @property
     def text(self) -> str:
-        """What `parse` reads."""
-        return ":".join(
-            [self.kind, *([",".join(repr(w) for w in self.weights)] if self.weights else [])]
-        )
+        """The objective as `parse` reads it."""
+        if not self.weights:
+            return self.kind
+        return f"{self.kind}:{','.join(repr(w) for w in self.weights)}"
 
     @property
     def label(self) -> str:
@@ -99,10 +106,10 @@ class Objective:
 
     @property
     def orders(self) -> tuple[float, ...]:
-        """Power means to minimise one after the other: the plain mean, or nine that tend to the
-        largest.
-        """
-        return _ORDERS if self.kind == "max" else (1.0,)
+        """Power means to minimise in turn: the plain mean, or nine that tend to the largest."""
+        if self.kind == "max":
+            return _ORDERS
+        return (1.0,)
 
     def spread(self, rounds: int) -> Vector:
         """The weight of each query, mean 1, shape (n,).
@@ -126,29 +133,34 @@ class Objective:
         return np.asarray(w / w.mean(), dtype=np.float64)
 
     def queries(self, workload: ToeplitzWorkload) -> ToeplitzWorkload:
-        """The workload with this objective as its mean squared error; for "max", of its power
-        means.
+        """The workload whose mean squared error is this objective.
+
+        For "max" it is the workload itself, for power means of its squared errors.
         """
         if self.kind in ("rmse", "max"):
             return workload
         return weighted(workload, rows=np.sqrt(self.spread(workload.rounds)))
 
     def for_toeplitz(self, workload: ToeplitzWorkload) -> Objective:
-        """The same for C = LTT(c): without weights in A the last query has the largest error.
+        """An equal objective for C = LTT(c), where the last query may have the largest error.
 
-        A C⁻¹ = LTT(w) then, and v_t = Σ_{s ≤ t} w_s² grows with t.
+        Without weights in A, A C⁻¹ = LTT(w), and v_t = Σ_{s ≤ t} w_s² grows with t.
         """
         plain = workload.row_weights is None and workload.column_weights is None
-        return LAST if self.kind == "max" and plain else self
+        if self.kind == "max" and plain:
+            return LAST
+        return self
 
     def check_counts_all(self, name: str) -> None:
-        """Refuse an objective that leaves queries out, for C without a form that ties queries
-        together.
+        """Reject an objective that leaves queries out, for a C with free entries.
 
-        Every other query's noise could then grow without bound: there is no minimum.
+        The noise in those queries could grow without bound, so that there is no minimum.
+
+        Args:
+            name: the name of the mechanism, for the message.
 
         Raises:
-            ValueError: it does.
+            ValueError: the objective leaves queries out.
         """
         least = min(self.weights, default=1.0) / max(self.weights, default=1.0)
         if self.kind == "last" or least < _LEAST_COUNTED:
@@ -159,13 +171,15 @@ class Objective:
             )
 
     def squared_error(self, variances: Vector) -> float:
-        """Of the v_t, the row weights of A included.
+        """The squared error of query variances v, the row weights of A included.
 
         >>> MAX.squared_error(np.array([1.0, 3.0, 2.0]))
         3.0
         """
-        if self.kind in ("max", "last"):
-            return float(variances.max() if self.kind == "max" else variances[-1])
+        if self.kind == "max":
+            return float(variances.max())
+        if self.kind == "last":
+            return float(variances[-1])
         return float(self.spread(variances.size) @ variances / variances.size)
 
 
@@ -181,7 +195,7 @@ class Errors:
     Args:
         rmse: (1/√n)·‖A C⁻¹‖_F · noise standard deviation.
         max_se: max_t ‖(A C⁻¹)_{t,:}‖₂ · noise standard deviation.
-        objective: the error that was asked for, one of the two or another (`Objective`).
+        objective: the error of the `Objective`, which may be one of the two.
     """
 
     rmse: float
@@ -192,7 +206,7 @@ class Errors:
 def query_variances(
     factorization: Factorization, workload: ToeplitzWorkload
 ) -> NDArray[np.float64]:
-    """‖(A C⁻¹)_{t,:}‖², the variance of query t for unit noise z, shape (n,); all weights included.
+    """The variance ‖(A C⁻¹)_{t,:}‖² of every query for unit noise z, shape (n,), with all weights.
 
     Args:
         factorization: C.
@@ -218,7 +232,9 @@ def query_variances(
         # LTT(a)·diag(η)·C⁻¹ = LTT(a)·(C·diag(η)⁻¹)⁻¹: learning rates act like a column scale.
         scaled = factorization.columns_divided_by(queries.column_weights)
         variances = scaled.query_variances(queries.coefficients)
-    return variances if queries.row_weights is None else queries.row_weights**2 * variances
+    if queries.row_weights is None:
+        return variances
+    return queries.row_weights**2 * variances
 
 
 def errors(
@@ -235,7 +251,7 @@ def errors(
         workload: A.
         sensitivity: of C under the participation in force, exact or a bound.
         noise_multiplier: σ > 0; 1 leaves the budget out. Multiply by 2 for replace-one adjacency.
-        objective: which further error is wanted.
+        objective: a further error.
 
     Raises:
         ValueError: σ is not positive and finite, or the workload is shorter than the horizon.
@@ -253,13 +269,15 @@ def errors(
         )
     variances = query_variances(factorization, workload)
     deviation = sensitivity.value * noise_multiplier
-    squares = (float(variances.mean()), float(variances.max()), objective.squared_error(variances))
-    return Errors(*(deviation * square**0.5 for square in squares))
+    return Errors(
+        rmse=deviation * float(variances.mean()) ** 0.5,
+        max_se=deviation * float(variances.max()) ** 0.5,
+        objective=deviation * objective.squared_error(variances) ** 0.5,
+    )
 
 
 class QuickError:
-    """The objective times the cheapest sound bound on the sensitivity, as a function of C: for
-    searches.
+    """The objective times a cheap bound on the sensitivity, as a function of C, for searches.
 
     For Toeplitz C without learning rates in A a mean is Σ_t S_t w_t² with w = a·h, S_t = Σ_{i ≥ t}
     r_i² (the weights of the objective included; where A has no weights, the largest error is the
@@ -272,7 +290,7 @@ class QuickError:
     Args:
         participation: (n, k, b).
         workload: A of n rounds.
-        objective: which error.
+        objective: the error.
 
     >>> from fedmf.mechanisms.closed_forms import bisr
     >>> from fedmf.matrices.workload import prefix
@@ -301,17 +319,22 @@ class QuickError:
         Raises:
             NotRepresentable: C or its inverse overflows.
         """
-        pair = strategy.truncated_coefs() if self._settles else None
+        pair = None
+        if self._settles:
+            pair = strategy.truncated_coefs()
         if pair is not None:
+            strategy_coefs, noising_coefs = pair
             with np.errstate(over="ignore", invalid="ignore"):
-                error = self._variance(pair[1]) * self._square(pair[0])
-            return math.sqrt(error / self._participation.rounds) if error < math.inf else math.inf
+                error = self._variance(noising_coefs) * self._squared_bound(strategy_coefs)
+            if not error < math.inf:
+                return math.inf
+            return math.sqrt(error / self._participation.rounds)
         variances = query_variances(strategy, self._workload)
         bound = quick_upper_bound(strategy, self._participation)
         return math.sqrt(self._objective.squared_error(variances)) * bound
 
     def _variance(self, h: Vector) -> float:
-        """Σ_t S_t w_t²."""
+        """The sum of variances Σ_t S_t w_t² for C⁻¹ = LTT(h)."""
         if not (self._workload.coefficients == 1.0).all():
             w = multiply(self._workload.coefficients, h, self._participation.rounds)
             return float((self._counted * w) @ w)
@@ -319,8 +342,8 @@ class QuickError:
         settled = float(w[-1] * w[-1] * self._rest[w.size])
         return float((self._counted[: w.size] * w) @ w) + settled
 
-    def _square(self, c: Vector) -> float:
-        """The squared bound on the sensitivity: Σ_h (2 − [h = 0])·Σ_l (N_l − h)⁺ ĉ_l ĉ_{l+hb}."""
+    def _squared_bound(self, c: Vector) -> float:
+        """The squared bound on the sensitivity, Σ_h (2 − [h = 0])·Σ_l (N_l − h)⁺ ĉ_l ĉ_{l+hb}."""
         contract = self._participation
         n = contract.rounds
         k = contract.max_participations
@@ -335,6 +358,8 @@ class QuickError:
         square = 0.0
         for lag in range(lags):
             length = c.size - lag * b
-            counts = np.maximum(self._reached[:length] - lag, 0.0) * (1.0 if lag == 0 else 2.0)
+            counts = np.maximum(self._reached[:length] - lag, 0.0)
+            if lag > 0:
+                counts *= 2.0  # both orders of the two participations
             square += float((counts * envelope[:length]) @ envelope[lag * b :])
         return square

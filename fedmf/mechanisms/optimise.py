@@ -1,8 +1,8 @@
-"""One optimiser for every mechanism, and what its losses are made of: float64 torch, so that
-gradients come free.
+"""The optimiser of every mechanism, and the parts of its losses, in float64 torch.
 
-A loss is the logarithm of a squared error, the sensitivity of the earliest pattern included. This
-module loads torch and SciPy; it is imported where a search begins.
+A loss is the logarithm of a squared error, the sensitivity of the earliest pattern included.
+Gradients come from automatic differentiation. This module loads torch and SciPy, so that it is
+imported where a search begins.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def optimise(
     """A local minimum by L-BFGS-B, its gradient by automatic differentiation.
 
     Args:
-        loss: of a float64 vector; points where it is not finite do not count.
+        loss: a function of a float64 vector; points where it is not finite do not count.
         start: where to begin.
-        lowest: of each coordinate.
-        highest: likewise.
-        tolerance: it ends at steps that win less, relative to the loss.
-        evaluations: of the loss with its gradient, at most.
+        lowest: lower bounds of the coordinates.
+        highest: upper bounds of the coordinates.
+        tolerance: the search ends at steps that gain less than this, relative to the loss.
+        evaluations: the largest number of evaluations of the loss with its gradient.
         unit: the length of the first step.
 
     Guarantees:
@@ -62,7 +62,8 @@ def optimise(
     """
     best = start
     least = np.inf
-    bounds: Any = Bounds(np.divide(lowest, unit), np.divide(highest, unit))  # type: ignore[arg-type]
+    scaled_lowest: Any = np.divide(lowest, unit)
+    scaled_highest: Any = np.divide(highest, unit)
 
     def value_and_slope(scaled: Vector) -> tuple[float, Vector]:
         nonlocal best, least
@@ -74,45 +75,50 @@ def optimise(
         (slope,) = torch.autograd.grad(value, variable)
         if not bool(torch.isfinite(slope).all()):
             return REJECTED, np.zeros_like(point)
-        if (latest := float(value.detach())) < least:
+        error = float(value.detach())
+        if error < least:
             best = point
-            least = latest
-        return latest, unit * slope.numpy()
+            least = error
+        return error, unit * slope.numpy()
+
+    corrections = 20
+    if start.size > _MANY:
+        corrections = 5  # with more, steps would take longer than losses
 
     minimize(
         value_and_slope,
         start / unit,
         jac=True,
         method="L-BFGS-B",
-        bounds=bounds,
+        bounds=Bounds(scaled_lowest, scaled_highest),
         options={
             "maxiter": evaluations,
             "maxfun": evaluations,
             "ftol": tolerance,
             "gtol": 1e-9,
-            "maxcor": 20 if start.size <= _MANY else 5,  # beyond, steps take longer than losses
+            "maxcor": corrections,
         },
     )
     return best
 
 
 class _Reciprocal(torch.autograd.Function):
-    """From h·c = 1 follows dh = −h·h·dc as power series; the adjoint are sums of lagged
-    products.
+    """The reciprocal h = 1/c of a power series.
+
+    h·c = 1 gives dh = −h·h·dc, so that the gradient is a sum of lagged products.
     """
 
     @staticmethod
     def forward(ctx: Any, c: Tensor, terms: int) -> Tensor:
-        ctx.inverse, ctx.terms = reciprocal(c.detach().numpy(), terms), c.numel()
+        ctx.inverse = reciprocal(c.detach().numpy(), terms)
+        ctx.terms = c.numel()
         return torch.tensor(ctx.inverse)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         h = ctx.inverse
-        return (
-            -torch.tensor(lagged_products(slope.numpy(), multiply(h, h, h.size), ctx.terms).copy()),
-            None,
-        )
+        products = lagged_products(slope.numpy(), multiply(h, h, h.size), ctx.terms)
+        return -torch.tensor(products.copy()), None
 
 
 def series_reciprocal(c: Tensor, terms: int) -> Tensor:
@@ -133,8 +139,9 @@ def padded(series: Tensor, terms: int) -> Tensor:
 
 
 def log_mean(variances: Tensor, queries: ToeplitzWorkload, order: float = 1.0) -> Tensor:
-    """log (Σ_t (r_t² v_t)^q)^{1/q} of query variances v: of their sum for q = 1, of the largest for
-    q → ∞.
+    """The log power mean log (Σ_t (r_t² v_t)^q)^{1/q} of query variances v.
+
+    It is the logarithm of their sum for q = 1, and of the largest for q → ∞.
     """
     if queries.row_weights is not None:
         counted = torch.tensor(queries.row_weights > 0)
@@ -147,23 +154,24 @@ def log_mean(variances: Tensor, queries: ToeplitzWorkload, order: float = 1.0) -
 def log_error(
     h: Tensor, queries: ToeplitzWorkload, order: float = 1.0, scale: Tensor | None = None
 ) -> Tensor:
-    """`log_mean` of ‖(A·diag(s)·LTT(h))_{t,:}‖², A the workload with all its weights and s = 1 by
-    default.
+    """The `log_mean` of ‖(A·diag(s)·LTT(h))_{t,:}‖², with all weights of the workload A.
 
-    Where η·s is constant it is of the running sums of w_t², w = a·h; else of all of the matrix, in
-    O(n² log n).
+    Where η·s is constant, these are running sums of w_t² with w = a·h. Otherwise they take the
+    whole matrix, in O(n² log n).
 
     Args:
         h: first column of C⁻¹, shape (m,), m ≤ n; zero from there on.
         queries: A.
         order: q.
-        scale: s, shape (n,).
+        scale: s, shape (n,); 1 by default.
     """
     n = queries.rounds
     ones = bool((queries.coefficients == 1.0).all())
     if queries.column_weights is not None:
         rates = torch.tensor(queries.column_weights)
-        scale = rates if scale is None else rates * scale
+        if scale is not None:
+            rates = rates * scale
+        scale = rates
     if scale is None and ones and order == 1.0:
         w = torch.cumsum(h, 0)
         later = queries.counted
@@ -171,21 +179,25 @@ def log_error(
         return torch.log((torch.tensor(later[: w.numel()]) * w * w).sum() + settled)
     h = padded(h, n)
     if scale is None:
-        w = torch.cumsum(h, 0) if ones else series_product(torch.tensor(queries.coefficients), h, n)
+        w = _applied(queries, h, ones)
         return log_mean(torch.cumsum(w * w, 0), queries, order)
     # Columns in reverse, which leaves the norms of rows as they are.
     rows = torch.nn.functional.pad(h, (n - 1, 0)).unfold(0, n, 1) * scale[:, None]
-    made = (
-        torch.cumsum(rows, 0)
-        if ones
-        else series_product(torch.tensor(queries.coefficients), rows, n)
-    )
-    return log_mean((made * made).sum(1), queries, order)
+    product = _applied(queries, rows, ones)
+    return log_mean((product * product).sum(1), queries, order)
+
+
+def _applied(queries: ToeplitzWorkload, rows: Tensor, ones: bool) -> Tensor:
+    """LTT(a) times a vector or matrix; running sums where all a are ones."""
+    if ones:
+        return torch.cumsum(rows, 0)
+    return series_product(torch.tensor(queries.coefficients), rows, queries.rounds)
 
 
 def log_earliest(c: Tensor, participation: Participation) -> Tensor:
-    """log ‖Σ_{l<k} C_{:,lb}‖² for C = LTT(c), c of shape (m,), m ≤ n: what the earliest pattern
-    moves.
+    """The log squared sensitivity to the earliest pattern, log ‖Σ_{l<k} C_{:,lb}‖².
+
+    C = LTT(c) with c of shape (m,), m ≤ n.
     """
     n = participation.rounds
     k = participation.max_participations
@@ -202,12 +214,11 @@ def log_earliest(c: Tensor, participation: Participation) -> Tensor:
 
 @lru_cache(maxsize=16)
 def summation(rounds: int) -> tuple[Tensor, Tensor]:
-    """Rounds t and weights w with Σ_{t<n} f(t) ≈ Σ_i w_i f(t_i): all of the first 512, then 20 a
-    panel.
+    """Rounds t and weights w with Σ_{t<n} f(t) ≈ Σ_i w_i f(t_i).
 
-    Panels double in length and their weights are exact for polynomials of degree 19, so that a sum
-    of decaying exponentials of any rates is right to about 1e-7 of itself, for which optima move by
-    the square of that.
+    These are all of the first 512 rounds, then 20 per panel. Panels double in length and their
+    weights are exact for polynomials of degree 19, so that a sum of decaying exponentials of any
+    rates is right to about 1e-7 of itself, for which optima move by the square of that.
 
     >>> t, w = summation(100_000)
     >>> t.numel(), round(float(w @ 0.9999**t) * (1.0 - 0.9999) / (1 - 0.9999**100_000), 6)
@@ -226,18 +237,15 @@ def summation(rounds: int) -> tuple[Tensor, Tensor]:
             middle = 0.5 * (start + end - 1)
             half = 0.5 * (end - 1 - start)
             nodes = np.rint(middle + half * legendre.leggauss(_NODES)[0])
-            whole = legendre.legvander((np.arange(start, end) - middle) / half, _NODES - 1).sum(
-                axis=0
-            )
-            share = np.linalg.solve(
-                legendre.legvander((nodes - middle) / half, _NODES - 1).T, whole
-            )
+            panel = np.arange(start, end)
+            sums = legendre.legvander((panel - middle) / half, _NODES - 1).sum(axis=0)
+            values = legendre.legvander((nodes - middle) / half, _NODES - 1)
+            share = np.linalg.solve(values.T, sums)
         places.append(nodes)
         weights.append(share)
         start = end
-    return torch.tensor(np.concatenate(places), dtype=torch.float64), torch.tensor(
-        np.concatenate(weights)
-    )
+    t = torch.tensor(np.concatenate(places), dtype=torch.float64)
+    return t, torch.tensor(np.concatenate(weights))
 
 
 def log_earliest_exponentials(
@@ -257,19 +265,21 @@ def log_earliest_exponentials(
     k = participation.max_participations
     b = participation.min_separation
     blocks = -(-n // b)
-    logs = torch.log(bases)[
-        :, None
-    ]  # a power and its slope take several times as long as exp and its own
+    # A power and its slope take several times as long as exp and its own.
+    logs = torch.log(bases)[:, None]
     sums = torch.cumsum(torch.exp(logs * (b * torch.arange(blocks, dtype=torch.float64))), 1)
     if k < blocks:
         sums = torch.cat([sums[:, :k], sums[:, k:] - sums[:, :-k]], 1)
+    # All complete blocks of b rounds, then the last one where it is shorter.
+    complete = n // b
     total = torch.zeros((), dtype=torch.float64)
-    for length, some in ((b, sums[:, : n // b]), (n - n // b * b, sums[:, n // b :])):
-        if length and some.shape[1]:
-            t, count = summation(length)
-            made = ((weights[:, None] * torch.exp(logs * t)).T @ some.to(weights.dtype)).real
-            begun = 0 if length == b else n // b
-            met = torch.arange(begun, begun + some.shape[1]) < k
-            made = torch.cat([made[:1] + first * met.to(made.dtype), made[1:]])
-            total = total + (count[:, None] * made * made).sum()
+    for first_block, last_block, length in ((0, complete, b), (complete, blocks, n - complete * b)):
+        if first_block == last_block or length == 0:
+            continue
+        t, count = summation(length)
+        block_sums = sums[:, first_block:last_block].to(weights.dtype)
+        moved = ((weights[:, None] * torch.exp(logs * t)).T @ block_sums).real
+        participates = torch.arange(first_block, last_block) < k
+        moved = torch.cat([moved[:1] + first * participates.to(moved.dtype), moved[1:]])
+        total = total + (count[:, None] * moved * moved).sum()
     return torch.log(total)

@@ -1,5 +1,9 @@
-"""The registry of mechanisms: names, their parameters, and how those that are not given are
-chosen.
+"""The registry of mechanisms by name, and the search of parameters that are not given.
+
+`build` is the way from a name to a strategy matrix C: `variant_of` finds the mechanism, `search`
+chooses the parameters that are missing, and the family's own function makes C of them. A grid and
+SciPy's `minimize_scalar` choose real parameters; integers have a few candidates. Modules of
+mechanisms register their families when they are imported, which happens on first use.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -25,13 +29,13 @@ from fedmf.matrices.factorization import (
 )
 from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
-from fedmf.mechanisms.design_cache import remembered_parameters
+from fedmf.mechanisms.design_cache import cached_parameters
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError, errors
 from fedmf.participation import LARGEST_HORIZON, Participation
 
 #: Parameters by symbol: an int where the parameter is an integer, else a float.
 Values = Mapping[str, Any]
-#: What an optimiser is given besides its parameters.
+#: The arguments of an optimiser besides its parameters: contract, A, objective.
 Target = tuple[Participation, ToeplitzWorkload | None, Objective]
 #: The error with a value in the place of the parameter that is chosen.
 Error = Callable[[float], float]
@@ -42,11 +46,12 @@ Built = tuple[dict[str, float | int], Factorization]
 _SEARCH: Final = 5
 # Points of the grid on which the search of a real parameter begins.
 _GRID: Final = 7
-# n for normalised columns, which take seconds for an error there, and in a comparison.
+# The largest n for normalised columns, where one error takes seconds, and in a comparison.
 _LARGEST_NORMALIZED = 1_000_000
 _LARGEST_NORMALIZED_COMPARED = 16_384
-# n up to which bands and another parameter of a normalised form are searched together.
+# The largest n at which bands and another parameter of a normalised variant are searched together.
 _LARGEST_NORMALIZED_SEARCH: Final = 4096
+_NORMALIZED: Final = "normalized-"
 
 
 @dataclass(frozen=True)
@@ -57,10 +62,10 @@ class Parameter:
         symbol: its ASCII name.
         meaning: in a few words.
         integer: whether it is an integer rather than a real number.
-        lowest: of an integer.
-        highest: of an integer; None for n, the number of rounds.
-        above: what a real number must exceed.
-        letter: how formulas call it, where that is not the symbol.
+        lowest: the smallest value of an integer.
+        highest: the largest value of an integer; None for n, the number of rounds.
+        above: the bound that a real number must exceed.
+        letter: its letter in formulas, where that is not the symbol.
     """
 
     symbol: str
@@ -71,55 +76,67 @@ class Parameter:
     above: float = -math.inf
     letter: str = ""
 
+    def number(self, value: float) -> float | int:
+        """The value as an int for an integer parameter, else as a float."""
+        if self.integer:
+            return int(value)
+        return float(value)
+
     def checked(self, value: object, name: str, rounds: int | None) -> float | int:
         """The value as a number of the right type.
 
         Args:
-            value: what was asked for.
-            name: of the mechanism.
+            value: the value that the user gave.
+            name: the name of the mechanism.
             rounds: n; None where it is not known yet.
 
         Raises:
-            ValueError: it is no finite number, no integer where it must be one, or an integer out
-                of range.
+            ValueError: it is not a finite number, not an integer where it must be one, or out of
+                range.
         """
-        # A comparison, which takes integers of any length and refuses nan.
-        largest = sys.float_info.max
-        if isinstance(value, bool) or not (
-            isinstance(value, (int, float)) and abs(value) <= largest
-        ):
+        # A comparison takes integers of any length and rejects nan.
+        most = sys.float_info.max
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= most:
             raise ValueError(
                 f"{self.symbol} (parameter of {name}) must be a finite number; got {value!r}."
             )
-        if not self.integer and value <= self.above:
+        if self.integer:
+            self._check_integer(value, rounds)
+        elif value <= self.above:
             raise ValueError(
                 f"{self.symbol} ({self.meaning}) must be above {self.above:g}; got {value}."
             )
-        if not self.integer:
-            return float(value)
-        most = rounds if self.highest is None else self.highest
-        if int(value) != value or value < self.lowest or (most is not None and value > most):
-            label = (
-                f"{self.letter} ({self.symbol})"
-                if self.letter
-                else f"{self.symbol} ({self.meaning})"
-            )
-            end = "n" if most is None else f"n={rounds}" if self.highest is None else str(most)
-            raise ValueError(
-                f"{label} must be an integer between {self.lowest} and {end}; got {value}."
-            )
-        return int(value)
+        return self.number(value)
+
+    def _check_integer(self, value: float, rounds: int | None) -> None:
+        if self.highest is not None:
+            highest: float = self.highest
+            bound = str(self.highest)
+        elif rounds is not None:
+            highest = rounds
+            bound = f"n={rounds}"
+        else:
+            highest = math.inf
+            bound = "n"
+        if int(value) == value and self.lowest <= value <= highest:
+            return
+        label = f"{self.symbol} ({self.meaning})"
+        if self.letter:
+            label = f"{self.letter} ({self.symbol})"
+        raise ValueError(
+            f"{label} must be an integer between {self.lowest} and {bound}; got {value}."
+        )
 
 
 @dataclass(frozen=True)
 class DesignRequest:
-    """What a mechanism is built for.
+    """The setting that a mechanism is built for.
 
     Args:
         participation: (n, k, b).
         workload: A of n rounds.
-        objective: which error is minimised.
-        tolerance: of real parameters that are searched, as a fraction of their interval.
+        objective: the error to minimise.
+        tolerance: the accuracy of searched real parameters, as a fraction of their interval.
     """
 
     participation: Participation
@@ -145,28 +162,27 @@ class DesignRequest:
     @property
     def target(self) -> Target:
         """Contract, A (None for prefix sums) and objective."""
-        weighted = self.workload.row_weights is not None or self.workload.column_weights is not None
-        known = weighted or bool((self.workload.coefficients != 1.0).any())
-        return self.participation, self.workload if known else None, self.objective
+        plain = self.workload.row_weights is None and self.workload.column_weights is None
+        if plain and bool((self.workload.coefficients == 1.0).all()):
+            return self.participation, None, self.objective
+        return self.participation, self.workload, self.objective
 
     @property
     def rated_target(self) -> Target:
-        """`target` without learning rates beyond n = 4096, where no Toeplitz optimiser can include
-        them.
-        """
+        """`target` for Toeplitz optimisers, which include learning rates up to n = 4096 only."""
         if self.workload.column_weights is not None and self.rounds > LARGEST_RATED:
             return replace(self, workload=replace(self.workload, column_weights=None)).target
         return self.target
 
 
-#: Choose a value, given the request, the values fixed already, and the error with a value in its
-#: place.
+#: A rule that chooses a value, given the request, the values chosen already, and the error as a
+#: function of the value.
 Choose = Callable[[DesignRequest, Values, Error], float]
 
 
 @dataclass(frozen=True)
 class SearchedParameter:
-    """A parameter of one family with the way its value is chosen where none is given."""
+    """A parameter of one family, with the rule that chooses its value where none is given."""
 
     parameter: Parameter
     choose: Choose
@@ -178,111 +194,121 @@ class SearchedParameter:
 
 
 def search(
-    free: Sequence[SearchedParameter],
+    searched: Sequence[SearchedParameter],
     request: DesignRequest,
     given: Values,
     error: Callable[[Values], float],
 ) -> Values:
-    """The given parameters with the free ones, chosen for the least error.
+    """The given parameters with the searched ones, chosen for the least error.
 
-    The first is chosen by its own rule. For every value that the rule tries, the others are chosen
-    anew.
+    The first parameter is chosen by its own rule, with the best values of the others for every
+    value that the rule tries.
     """
-    if not free:
+    if not searched:
         return given
-    first, *others = free
+    first, *others = searched
+    symbol = first.symbol
 
     @cache
     def completed(value: float) -> Values:
-        number = int(value) if first.parameter.integer else float(value)
-        return search(others, request, {**given, first.symbol: number}, error)
+        values = {**given, symbol: first.parameter.number(value)}
+        return search(others, request, values, error)
 
-    return completed(first.choose(request, given, lambda value: error(completed(value))))
+    best = first.choose(request, given, lambda value: error(completed(value)))
+    return completed(best)
 
 
-def least_on(error: Error, low: float, high: float, grid: int, tolerance: float) -> float:
-    """The best point found in [low, high]: an even grid, then Brent's method around its best point.
+def minimize_on_interval(
+    error: Error, low: float, high: float, grid: int, tolerance: float
+) -> float:
+    """The best point of [low, high] by an even grid, then Brent's method around its best point.
 
-    The grid makes the search safe for functions of several minima at least one grid step apart; the
-    ends are part of it, so that a minimum at an end is found exactly. Infinity marks points that do
-    not count.
+    The grid makes the search safe for functions of several minima at least one grid step apart. The
+    ends are part of it, so that a minimum at an end is exact. Points of infinite error do not
+    count.
 
-    >>> round(least_on(lambda x: (x - 0.3) ** 2, 0.0, 1.0, 17, 1e-4), 3)
+    >>> round(minimize_on_interval(lambda x: (x - 0.3) ** 2, 0.0, 1.0, 17, 1e-4), 3)
     0.3
     """
     from scipy.optimize import minimize_scalar
 
     points = np.linspace(low, high, grid).tolist()  # ends at `high` exactly
-    errors_there = [error(x) for x in points]
-    least = min(errors_there)
-    at = errors_there.index(least)
-    found = minimize_scalar(
+    grid_errors = [error(point) for point in points]
+    least = min(grid_errors)
+    best = grid_errors.index(least)
+    optimum = minimize_scalar(
         lambda x: min(error(float(x)), 1e300),
-        bounds=(points[max(0, at - 1)], points[min(grid - 1, at + 1)]),
+        bounds=(points[max(0, best - 1)], points[min(grid - 1, best + 1)]),
         method="bounded",
         options={"xatol": tolerance * (high - low)},
     )
-    return float(found.x) if found.fun < least else points[at]
+    if optimum.fun < least:
+        return float(optimum.x)
+    return points[best]
 
 
 def best_on_interval(
     interval: Callable[[int, int], tuple[float, float]], value: Callable[[float, int], float]
 ) -> Choose:
-    """Search u over an interval for the least error of value(u); both may depend on p, the interval
-    on n.
+    """The rule that chooses value(u, p) for the u of least error in the interval (n, p).
 
     >>> square = best_on_interval(lambda n, p: (0.0, 2.0), lambda u, p: u * u)
-    >>> asked = DesignRequest(Participation(4, 1, 4), prefix(4))
-    >>> round(square(asked, {}, lambda x: abs(x - 1.0)), 3)
+    >>> request = DesignRequest(Participation(4, 1, 4), prefix(4))
+    >>> round(square(request, {}, lambda x: abs(x - 1.0)), 3)
     1.0
     """
 
     def choose(request: DesignRequest, values: Values, error: Error) -> float:
         p = values.get("bands", 1)
         low, high = interval(request.rounds, p)
-        u = least_on(lambda u: error(value(u, p)), low, high, _GRID, request.tolerance)
+        u = minimize_on_interval(lambda u: error(value(u, p)), low, high, _GRID, request.tolerance)
         return value(u, p)
 
     return choose
 
 
 def one_of(*candidates: float) -> Choose:
-    """The candidate of least error, the first among equals."""
+    """The rule that chooses the candidate of least error, the first among equals."""
     return lambda request, values, error: min(candidates, key=error)
 
 
-def at_once(rule: Callable[[DesignRequest, Values], float]) -> Choose:
-    """A value that needs no search."""
+def without_search(rule: Callable[[DesignRequest, Values], float]) -> Choose:
+    """The rule that computes a value from the request and the values chosen already."""
     return lambda request, values, error: rule(request, values)
 
 
-def widths(request: DesignRequest) -> list[int]:
+def candidate_bands(request: DesignRequest) -> list[int]:
     """Powers of two up to n, and b."""
-    return sorted({*(2**i for i in range(request.rounds.bit_length())), request.separation})
+    powers = [2**i for i in range(request.rounds.bit_length())]
+    return sorted({*powers, request.separation})
 
 
-def _best_width(request: DesignRequest, values: Values, error: Error) -> float:
-    """The bands of least error among powers of two and b."""
-    return min(widths(request), key=error)
+def _best_bands(request: DesignRequest, values: Values, error: Error) -> float:
+    return min(candidate_bands(request), key=error)
 
 
 BANDS: Final = Parameter(
     "bands", "number of diagonals of C or of its inverse", integer=True, letter="p"
 )
-FREE_BANDS: Final = SearchedParameter(BANDS, _best_width)
+SEARCHED_BANDS: Final = SearchedParameter(BANDS, _best_bands)
 
 
 @dataclass(frozen=True)
-class Option:
+class OptionalParameter:
     """A parameter that changes the construction and is never searched.
 
     Args:
-        parameter: which.
-        build: C from (form, request, value, the other parameters given).
+        parameter: the parameter.
+        build: C from (variant, request, value, the other parameters given).
     """
 
     parameter: Parameter
     build: Callable[[MechanismVariant, DesignRequest, int, Values], Built]
+
+    @property
+    def symbol(self) -> str:
+        """The symbol of the parameter."""
+        return self.parameter.symbol
 
 
 Make = Callable[[DesignRequest, Values], Factorization]
@@ -290,33 +316,33 @@ Make = Callable[[DesignRequest, Values], Factorization]
 
 @dataclass(frozen=True, eq=False)
 class MechanismFamily:
-    """One mechanism, complete: everything that any part of the package asks about it.
+    """The complete description of one mechanism.
 
     Args:
         name: as on the command line.
         meaning: in one line.
-        make: C from the request and a value for each free parameter.
+        make: C from the request and a value for each searched parameter.
         searched: the parameters, in the order in which they are chosen where they are not given.
-        options: parameters that are never searched.
-        largest: the largest n it is built for by name.
-        largest_compared: the largest n at which a comparison of all mechanisms includes it; 0 for
-            never.
+        optional: parameters that are never searched.
+        max_rounds: the largest n it is built for by name.
+        max_rounds_compared: the largest n at which a comparison of all mechanisms includes it; 0
+            for never.
         make_normalized: C with normalised columns, if it is more than `make` with its columns
             normalised.
         optimized: whether an optimiser or a matrix of n² entries makes it, rather than a formula.
         entrywise: whether the optimiser moves every entry of C, which takes longest.
-        compares_normalized: whether a comparison includes that form.
-        aliases: what others call it; these names are understood wherever its own is, and written
-            nowhere.
+        compares_normalized: whether a comparison includes the variant with normalised columns.
+        aliases: names in the literature and in other libraries. They are accepted wherever the
+            family's own name is, and never written.
     """
 
     name: str
     meaning: str
     make: Make
     searched: tuple[SearchedParameter, ...] = ()
-    options: tuple[Option, ...] = field(default_factory=lambda: (STAMPS,))
-    largest: int = LARGEST_HORIZON
-    largest_compared: int = LARGEST_HORIZON
+    optional: tuple[OptionalParameter, ...] = field(default_factory=lambda: (STAMPS,))
+    max_rounds: int = LARGEST_HORIZON
+    max_rounds_compared: int = LARGEST_HORIZON
     make_normalized: Make | None = None
     optimized: bool = False
     entrywise: bool = False
@@ -324,130 +350,138 @@ class MechanismFamily:
     aliases: tuple[str, ...] = ()
 
     @property
-    def plain(self) -> MechanismVariant:
-        """C as it is made."""
+    def plain_variant(self) -> MechanismVariant:
+        """C without normalised columns."""
         return MechanismVariant(self, False)
 
     def parameter(self, symbol: str, name: str, value: object) -> Parameter:
-        """The free or optional parameter of this symbol.
+        """The searched or optional parameter of this symbol.
 
         Args:
-            symbol: which.
-            name: of the form, for the message.
-            value: asked for, for the message.
+            symbol: the symbol.
+            name: the name of the variant, for the message.
+            value: the value that the user gave, for the message.
 
         Raises:
             ValueError: the mechanism has none.
         """
-        known = [part.parameter for part in (*self.searched, *self.options)]
-        for parameter in known:
-            if parameter.symbol == symbol:
-                return parameter
-        takes = ", ".join(free.symbol for free in self.searched) or "none"
-        nearest = difflib.get_close_matches(
-            symbol, [parameter.symbol for parameter in known], 1, 0.5
+        known = {each.symbol: each.parameter for each in (*self.searched, *self.optional)}
+        if symbol in known:
+            return known[symbol]
+        accepted = ", ".join(parameter.symbol for parameter in self.searched) or "none"
+        message = (
+            f"{symbol} (parameter) must be one that {name} takes: {accepted}; got {symbol}={value}."
         )
-        raise ValueError(
-            f"{symbol} (parameter) must be one that {name} takes: {takes}; got {symbol}={value}."
-            + "".join(f" Did you mean {other!r}?" for other in nearest)
-        )
+        nearest = difflib.get_close_matches(symbol, list(known), 1, 0.5)
+        if nearest:
+            message += f" Did you mean {nearest[0]!r}?"
+        raise ValueError(message)
 
 
 @dataclass(frozen=True, eq=False)
 class MechanismVariant:
-    """A family with plain or with normalised columns: what a name stands for."""
+    """A family with plain or with normalised columns. Every name stands for one of these."""
 
     family: MechanismFamily
     normalized: bool
 
     @property
     def name(self) -> str:
-        """As on the command line."""
-        return f"normalized-{self.family.name}" if self.normalized else self.family.name
+        """The name on the command line."""
+        if self.normalized:
+            return _NORMALIZED + self.family.name
+        return self.family.name
 
     @property
-    def largest(self) -> int:
+    def max_rounds(self) -> int:
         """The largest n it is built for."""
-        return (
-            min(self.family.largest, _LARGEST_NORMALIZED)
-            if self.normalized
-            else self.family.largest
-        )
+        if self.normalized:
+            return min(self.family.max_rounds, _LARGEST_NORMALIZED)
+        return self.family.max_rounds
 
     @property
-    def largest_compared(self) -> int:
+    def max_rounds_compared(self) -> int:
         """The largest n at which a comparison of all mechanisms includes it."""
         if not self.normalized:
-            return self.family.largest_compared
-        return min(
-            self.family.largest_compared,
-            self.family.compares_normalized * _LARGEST_NORMALIZED_COMPARED,
-        )
+            return self.family.max_rounds_compared
+        if not self.family.compares_normalized:
+            return 0
+        return min(self.family.max_rounds_compared, _LARGEST_NORMALIZED_COMPARED)
 
-    def columns(self, C: Factorization) -> Factorization:
-        """Another C of this family in this form."""
-        return normalized(C) if self.normalized else C
+    def with_columns(self, C: Factorization) -> Factorization:
+        """C, with its columns normalised in a normalised variant."""
+        if self.normalized:
+            return normalized(C)
+        return C
 
     def make(self, request: DesignRequest, values: Values) -> Factorization:
         """C from the request and the parameters."""
         if self.normalized and self.family.make_normalized is not None:
             return self.family.make_normalized(request, values)
-        return self.columns(self.family.make(request, values))
+        return self.with_columns(self.family.make(request, values))
 
     def checked(self, given: Mapping[str, object], rounds: int | None) -> dict[str, float | int]:
-        """Parameters by symbol, each a number of the right type; ``rounds`` is None where n is not
-        known yet.
+        """Parameters by symbol, each a number of the right type.
+
+        Args:
+            given: parameters by symbol.
+            rounds: n; None where it is not known yet.
 
         Raises:
-            ValueError: one that the mechanism does not take, or a value of the wrong type or out of
-                range.
+            ValueError: the mechanism does not take a parameter, or a value has the wrong type or is
+                out of range.
         """
-        return {
-            symbol: (
-                self.family.parameter(symbol, self.name, value).checked(value, self.name, rounds)
-            )
-            for symbol, value in given.items()
-        }
+        numbers: dict[str, float | int] = {}
+        for symbol, value in given.items():
+            parameter = self.family.parameter(symbol, self.name, value)
+            numbers[symbol] = parameter.checked(value, self.name, rounds)
+        return numbers
 
     def build(self, request: DesignRequest, given: Values) -> Built:
-        """The parameters, those that are not given chosen one after the other, and C.
+        """All parameters, where those that are not given are searched, and C.
 
         Raises:
             ValueError: n is too large, or a parameter unknown, of the wrong type or out of range.
         """
-        for option in self.family.options:
-            symbol = option.parameter.symbol
-            if symbol in given:
-                value = option.parameter.checked(given[symbol], self.name, request.rounds)
-                others = {other: given[other] for other in given if other != symbol}
-                params, factorization = option.build(self, request, int(value), others)
-                return {**params, symbol: int(value)}, factorization
-        if request.rounds > self.largest:
+        for option in self.family.optional:
+            if option.symbol in given:
+                return self._build_with(option, request, given)
+        if request.rounds > self.max_rounds:
             raise ValueError(
-                f"n (rounds) must be at most {self.largest} for {self.name}; got {request.rounds}. "
-                f"Use bisr or banded-toeplitz, which go up to n={LARGEST_HORIZON}."
+                f"n (rounds) must be at most {self.max_rounds} for {self.name}; got"
+                f" {request.rounds}. Use bisr or banded-toeplitz, which go up to"
+                f" n={LARGEST_HORIZON}."
             )
-        values = self.checked(given, request.rounds)
-        free = [part for part in self.family.searched if part.symbol not in values]
-        if free:
-            searched_for = self.name, _SEARCH, request, dict(values)
-            values = remembered_parameters(searched_for, lambda: self.best(free, request, values))
-        return {part.symbol: values[part.symbol] for part in self.family.searched}, self.make(
-            request, values
-        )
+        fixed = self.checked(given, request.rounds)
+        missing = [each for each in self.family.searched if each.symbol not in fixed]
+        values: Values = fixed
+        if missing:
+            search = partial(self.search_missing, missing, request, fixed)
+            values = cached_parameters([self.name, _SEARCH, request, fixed], search)
+        params = {each.symbol: values[each.symbol] for each in self.family.searched}
+        return params, self.make(request, values)
 
-    def best(
-        self, free: Sequence[SearchedParameter], request: DesignRequest, given: Values
+    def _build_with(
+        self, option: OptionalParameter, request: DesignRequest, given: Values
+    ) -> Built:
+        """The parameters and C for given parameters that include this optional one."""
+        others = dict(given)
+        value = int(option.parameter.checked(others.pop(option.symbol), self.name, request.rounds))
+        params, factorization = option.build(self, request, value, others)
+        return {**params, option.symbol: value}, factorization
+
+    def search_missing(
+        self, missing: Sequence[SearchedParameter], request: DesignRequest, given: Values
     ) -> Values:
-        """The given parameters with the free ones, chosen for the least error.
+        """The given parameters with the missing ones, chosen for the least error.
 
         Beyond n = 4096, where an error with normalised columns takes long, bands are chosen for
         plain columns if other parameters follow.
         """
         long = self.normalized and request.rounds > _LARGEST_NORMALIZED_SEARCH
-        if long and free[0] is FREE_BANDS and len(free) > 1:
-            plain = self.family.plain.best(free, request, given)
-            return self.best(free[1:], request, {**given, "bands": plain["bands"]})
+        if long and missing[0] is SEARCHED_BANDS and len(missing) > 1:
+            plain = self.family.plain_variant.search_missing(missing, request, given)
+            return self.search_missing(missing[1:], request, {**given, "bands": plain["bands"]})
         judge = QuickError(request.participation, request.workload, request.objective)
 
         def error(values: Values) -> float:
@@ -456,12 +490,15 @@ class MechanismVariant:
             except NotRepresentable:
                 return math.inf
 
-        return search(free, request, given, error)
+        return search(missing, request, given, error)
 
 
-def _stamped(form: MechanismVariant, request: DesignRequest, stamps: int, others: Values) -> Built:
-    """s blocks of m = ⌈n/s⌉ rounds, each built for the first m queries and what a user can do in m
-    rounds.
+def _stamped(
+    variant: MechanismVariant, request: DesignRequest, stamps: int, others: Values
+) -> Built:
+    """C for m = ⌈n/s⌉ rounds, repeated s times.
+
+    The block is built for the first m queries and the participations that fit into m rounds.
     """
     contract = request.participation
     size = -(-request.rounds // stamps)
@@ -470,17 +507,18 @@ def _stamped(form: MechanismVariant, request: DesignRequest, stamps: int, others
             f"s (stamps) must be left out for weighted queries; got {stamps}. All blocks are built"
             " alike."
         )
-    fits = Participation.as_many_as_fit(size, contract.min_separation)
-    fits = replace(
-        fits, max_participations=min(contract.max_participations, fits.max_participations)
+    within_block = Participation.as_many_as_fit(size, contract.min_separation)
+    k = min(contract.max_participations, within_block.max_participations)
+    block_request = DesignRequest(
+        replace(within_block, max_participations=k),
+        request.workload.leading(size),
+        request.objective,
     )
-    params, block = form.build(
-        DesignRequest(fits, request.workload.leading(size), request.objective), others
-    )
+    params, block = variant.build(block_request, others)
     return params, Stamped(block, request.rounds)
 
 
-STAMPS: Final = Option(
+STAMPS: Final = OptionalParameter(
     Parameter("stamps", "how often a C for n/s rounds is repeated", integer=True, letter="s"),
     _stamped,
 )
@@ -488,7 +526,7 @@ _FAMILIES: dict[str, MechanismFamily] = {}
 
 
 def register(*families: MechanismFamily) -> None:
-    """Enter mechanisms: names, `build`, tables and tests find them from then on.
+    """Add mechanisms to the registry, and so to `names`, `build` and comparisons.
 
     Raises:
         ValueError: a name is taken.
@@ -499,7 +537,7 @@ def register(*families: MechanismFamily) -> None:
                 f"name (mechanism) must be new; got {family.name!r}, which is registered."
             )
         _FAMILIES[family.name] = family
-    _forms.cache_clear()
+    _variants.cache_clear()
 
 
 def families() -> list[MechanismFamily]:
@@ -522,22 +560,23 @@ def _load() -> None:
 
 
 @cache
-def _forms() -> dict[str, MechanismVariant]:
-    forms = [
-        MechanismVariant(family, normalized)
-        for normalized in (False, True)
-        for family in families()
-    ]
-    return {form.name: form for form in forms}
+def _variants() -> dict[str, MechanismVariant]:
+    """Every variant by name, the normalised ones last."""
+    variants: dict[str, MechanismVariant] = {}
+    for normalized_columns in (False, True):
+        for family in families():
+            variant = MechanismVariant(family, normalized_columns)
+            variants[variant.name] = variant
+    return variants
 
 
 def names() -> list[str]:
-    """All mechanism names, the column-normalised forms last.
+    """All mechanism names, the column-normalised variants last.
 
     >>> names()[:3], names()[-1].startswith("normalized-")
     (['identity', 'square-root', 'bsr'], True)
     """
-    return list(_forms())
+    return list(_variants())
 
 
 def names_to_compare(rounds: int) -> list[str]:
@@ -546,24 +585,35 @@ def names_to_compare(rounds: int) -> list[str]:
     >>> "dense" in names_to_compare(512), "dense" in names_to_compare(513)
     (True, False)
     """
-    return [form.name for form in _forms().values() if rounds <= form.largest_compared]
+    compared: list[str] = []
+    for name, variant in _variants().items():
+        if rounds <= variant.max_rounds_compared:
+            compared.append(name)
+    return compared
 
 
-def own_name(name: str) -> str:
-    """The name under which a mechanism is listed and recorded, of any spelling and of what others
-    call it.
+def canonical_name(name: str) -> str:
+    """The name under which a mechanism is listed and recorded, from any spelling or alias.
 
-    >>> own_name("BandMF"), own_name("banded_toeplitz"), own_name("normalized-dp-ftrl"), own_name("unknown")
-    ('banded-toeplitz', 'banded-toeplitz', 'normalized-tree', 'unknown')
+    An unknown name is returned as it is.
+
+    >>> canonical_name("BandMF"), canonical_name("banded_toeplitz")
+    ('banded-toeplitz', 'banded-toeplitz')
+    >>> canonical_name("normalized-dp-ftrl"), canonical_name("unknown")
+    ('normalized-tree', 'unknown')
     """
-    spelt = name.lower().replace("_", "-")
-    prefix, plain = ("normalized-", spelt[11:]) if spelt.startswith("normalized-") else ("", spelt)
-    known = prefix + next((family.name for family in families() if plain in family.aliases), plain)
-    return known if known in _forms() else name
+    spelling = name.lower().replace("_", "-")
+    normalized_columns = spelling.startswith(_NORMALIZED)
+    family_name = spelling.removeprefix(_NORMALIZED)
+    for variant in _variants().values():
+        accepted = (variant.family.name, *variant.family.aliases)
+        if variant.normalized == normalized_columns and family_name in accepted:
+            return variant.name
+    return name
 
 
 def variant_of(name: str) -> MechanismVariant:
-    """What a name, or what others call it, stands for.
+    """The mechanism of this name or alias.
 
     Raises:
         ValueError: unknown name.
@@ -571,17 +621,17 @@ def variant_of(name: str) -> MechanismVariant:
     >>> variant_of("normalized-bsr").family.meaning
     'the first p coefficients of the square root'
     """
-    form = _forms().get(own_name(name))
-    if form is None:
-        known = [*names(), *(other for family in families() for other in family.aliases)]
-        fix = "".join(
-            f"Did you mean {near!r}? " for near in difflib.get_close_matches(name, known, 1, 0.5)
-        )
-        raise ValueError(
-            f"mechanism (name) must be a known one; got {name!r}. {fix}fedmf design --all lists"
-            " them."
-        )
-    return form
+    variant = _variants().get(canonical_name(name))
+    if variant is not None:
+        return variant
+    known = names()
+    for family in families():
+        known.extend(family.aliases)
+    message = f"mechanism (name) must be a known one; got {name!r}."
+    nearest = difflib.get_close_matches(name, known, 1, 0.5)
+    if nearest:
+        message += f" Did you mean {nearest[0]!r}?"
+    raise ValueError(f"{message} fedmf design --all lists them.")
 
 
 def accepted_parameters(name: str) -> list[str]:
@@ -593,12 +643,11 @@ def accepted_parameters(name: str) -> list[str]:
     >>> accepted_parameters("bifr")
     ['bands', 'gamma']
     """
-    return [free.symbol for free in variant_of(name).family.searched]
+    return [parameter.symbol for parameter in variant_of(name).family.searched]
 
 
 def optional_parameters(name: str) -> list[str]:
-    """Parameters that change the construction and are never searched: stamps, and taper where C is
-    banded.
+    """The parameters of a mechanism that change the construction and are never searched.
 
     Raises:
         ValueError: unknown name.
@@ -606,22 +655,11 @@ def optional_parameters(name: str) -> list[str]:
     >>> optional_parameters("banded-toeplitz")
     ['stamps', 'taper']
     """
-    return [option.parameter.symbol for option in variant_of(name).family.options]
-
-
-def parameters() -> dict[str, Parameter]:
-    """Every parameter that some mechanism takes, by symbol.
-
-    >>> parameters()["nu"].meaning, parameters()["buffers"].integer
-    ('damping of the square root', True)
-    """
-    searched = [free.parameter for family in families() for free in family.searched]
-    optional = [option.parameter for family in families() for option in family.options]
-    return {parameter.symbol: parameter for parameter in (*searched, *optional)}
+    return [option.symbol for option in variant_of(name).family.optional]
 
 
 def check_rounds(rounds: int) -> None:
-    """Refuse a horizon that no mechanism is built for.
+    """Reject a horizon that no mechanism is built for.
 
     Raises:
         ValueError: n > 10,000,000.
@@ -649,7 +687,7 @@ def build(
         workload: A of n rounds; prefix sums by default.
         bands: p, where the mechanism takes it; may also be given in params.
         params: by symbol, those that the mechanism takes.
-        objective: which error.
+        objective: the error to minimise.
 
     Raises:
         ValueError: an unknown name, a parameter the mechanism does not take, a value out of range,
@@ -660,13 +698,17 @@ def build(
     >>> build("bsr", Participation(64, 2, 32)).params
     {'bands': 32}
     """
-    form = variant_of(name)
+    variant = variant_of(name)
     n = participation.rounds
     check_rounds(n)
-    workload = prefix(n) if workload is None else workload
+    if workload is None:
+        workload = prefix(n)
     if workload.rounds != n:
         raise ValueError(f"A (workload) must have n={n} rounds, as C has; got {workload.rounds}.")
-    given = {**({} if bands is None else {"bands": bands}), **(params or {})}
-    return BuiltMechanism(
-        form.name, *form.build(DesignRequest(participation, workload, objective), given)
-    )
+    given: dict[str, float | int] = {}
+    if bands is not None:
+        given["bands"] = bands
+    given.update(params or {})
+    request = DesignRequest(participation, workload, objective)
+    values, factorization = variant.build(request, given)
+    return BuiltMechanism(variant.name, values, factorization)

@@ -1,5 +1,8 @@
-"""Toeplitz noise for strongly convex functions that need not be quadratic: Theorem 3.1 of
-ν-DP-FTRL.
+"""Toeplitz noise for strongly convex functions: Theorem 3.1 of ν-DP-FTRL.
+
+The functions need not be quadratic, and the error is a proven bound rather than exact.
+`strongly_convex_lti` chooses C for the least bound; `strongly_convex_bound` computes the bound of
+any Toeplitz C. Derivation:
 
 F is μ-strongly convex and L-smooth with its optimum at 0, and θ_{t+1} = θ_t − η(∇F(θ_t) + ζ_t) is
 stationary, ζ with spectrum S. Let u = ∇F(θ) − μθ and v = Lθ − ∇F(θ). Then u_t is a subgradient of
@@ -26,14 +29,16 @@ from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.series import check_count, reciprocal
 from fedmf.matrices.toeplitz import InverseToeplitz
-from fedmf.mechanisms.design_cache import remembered, single_threaded
-from fedmf.mechanisms.lti import FREE_SPECTRUM, graded_quadrature, mean_power, minimum_phase
+from fedmf.mechanisms.design_cache import disk_cached, single_threaded
+from fedmf.mechanisms.lti import SEARCHED_SPECTRUM, graded_quadrature, mean_power, minimum_phase
 from fedmf.mechanisms.registry import (
+    DesignRequest,
     MechanismFamily,
     Parameter,
     SearchedParameter,
-    at_once,
+    Values,
     register,
+    without_search,
 )
 
 _ALTERNATIONS = 100
@@ -44,7 +49,7 @@ _LARGEST_SCALE = 1e9
 
 @dataclass(frozen=True)
 class Multipliers:
-    """One choice of multipliers, which proves a bound ψ for every function with these μ and L.
+    """A choice of multipliers, which proves a bound ψ for every function with these μ and L.
 
     Args:
         contraction: (m, ℓ) = (ημ, ηL), 0 < m ≤ ℓ < 2.
@@ -58,7 +63,7 @@ class Multipliers:
     values: tuple[float, ...]
 
     def bound(self, omega: Vector) -> Vector:
-        """ψ(ω) > 0, shape of ω; infinite where nothing is proved."""
+        """The bound ψ(ω) > 0, shape of ω; infinite where nothing is proved."""
         multiplier = np.full(omega.shape, self.values[0], dtype=np.complex128)
         lags = len(self.values) // 2
         circle = np.exp(1j * omega)
@@ -66,11 +71,8 @@ class Multipliers:
         for later, earlier in zip(self.values[1 : 1 + lags], self.values[1 + lags :], strict=True):
             power *= circle
             multiplier -= later * power + earlier * power.conj()
-        return _bound(
-            self.contraction,
-            multiplier,
-            2.0 * (multiplier * _plant(self.contraction, omega)).real - 1.0,
-        )
+        denominator = 2.0 * (multiplier * _plant(self.contraction, omega)).real - 1.0
+        return _bound(self.contraction, multiplier, denominator)
 
 
 def strongly_convex_lti(
@@ -81,8 +83,7 @@ def strongly_convex_lti(
     lags: int = 8,
     gradient_noise: float = 0.0,
 ) -> InverseToeplitz:
-    """The Toeplitz C with the lowest bound found for all functions with these μ and L, C⁻¹ =
-    LTT(β).
+    """The Toeplitz C with the lowest bound for all functions with these μ and L, C⁻¹ = LTT(β).
 
     Alternates |B|² ∝ ψ^{−1/2}, the best B for a bound ψ, and the convex program for ψ given B,
     until the bound falls by less than 1e-9 of itself. Neither half can raise it; the end is a local
@@ -114,10 +115,12 @@ def strongly_convex_lti(
     contraction = _contraction(strong_convexity, smoothness, learning_rate, lags, gradient_noise)
     check_count(rounds, "n (rounds)")
     multipliers = _alternate(contraction, lags, gradient_noise)
+
+    def log_power(omega: Vector) -> Vector:
+        return -0.5 * np.log(multipliers.bound(omega))
+
     distance = min(contraction[0], 2.0 - contraction[1])
-    return InverseToeplitz(
-        minimum_phase(lambda w: -0.5 * np.log(multipliers.bound(w)), rounds, distance), rounds
-    )
+    return InverseToeplitz(minimum_phase(log_power, rounds, distance), rounds)
 
 
 def strongly_convex_bound(
@@ -128,12 +131,11 @@ def strongly_convex_bound(
     lags: int = 8,
     gradient_noise: float = 0.0,
 ) -> float:
-    """An upper bound, per dimension, on E[F(θ) − F*] under Toeplitz noise C⁻¹z for every F of these
-    μ and L.
+    """An upper bound on E[F(θ) − F*] per dimension, for every F with these μ and L.
 
-    ½Lη²·(1/2π)∫ ψ(|B|² + s) dω at multipliers chosen for C, with z of unit variance: multiply by
-    d·(ζ·σ·sens(C))² for a mechanism. It holds for the average over many rounds. B is the polynomial
-    of the n coefficients of C⁻¹.
+    It is ½Lη²·(1/2π)∫ ψ(|B|² + s) dω under Toeplitz noise C⁻¹z, at multipliers chosen for C, with z
+    of unit variance: multiply by d·(ζ·σ·sens(C))² for a mechanism. It holds for the average over
+    many rounds. B is the polynomial of the n coefficients of C⁻¹.
 
     Args:
         factorization: C, Toeplitz.
@@ -152,26 +154,32 @@ def strongly_convex_bound(
     0.166667
     """
     contraction = _contraction(strong_convexity, smoothness, learning_rate, lags, gradient_noise)
-    if (column := factorization.toeplitz_column()) is None:
+    column = factorization.toeplitz_column()
+    if column is None:
         raise ValueError(
             "C (factorization) must be Toeplitz; got one with columns that are not shifts."
         )
     coefficients = reciprocal(column, column.size)
     distance = min(contraction[0], 2.0 - contraction[1])
     multipliers = _best_for(contraction, lags, coefficients, gradient_noise)
-    proved = mean_power(coefficients, multipliers.bound, distance)
+    integral = mean_power(coefficients, multipliers.bound, distance)
     if gradient_noise:
-        proved += gradient_noise * mean_power(np.ones(1), multipliers.bound, distance)
-    return 0.5 * smoothness * learning_rate**2 * proved
+        integral += gradient_noise * mean_power(np.ones(1), multipliers.bound, distance)
+    return 0.5 * smoothness * learning_rate**2 * integral
 
 
 @dataclass(frozen=True, eq=False)
 class _Program:
-    """Minimise Σ_i w_i S_i ψ_i over the multipliers λ_k = e^{x_0}·x_k, x_k ≥ 0, and λ_0 = e^{x_0}(1
-    + Σ x_k).
+    """The convex program over multipliers: minimise Σ_i w_i S_i ψ_i for a spectrum S.
 
-    Λ, and the real part of Λ times what multiplies it in the denominator, are linear maps of λ, one
-    row per frequency; λ_0 is at most 1e9 times what any bound needs.
+    λ_k = e^{x_0}·x_k with x_k ≥ 0, and λ_0 = e^{x_0}(1 + Σ x_k), at most 1e9 times what any bound
+    needs. Λ and the denominator of ψ are linear maps of λ.
+
+    Args:
+        contraction: (m, ℓ).
+        weights: w, quadrature weights of the frequencies, shape (m,).
+        multiplier: the map from λ to Λ, shape (m, 2K + 1).
+        denominator: the map from λ to the denominator plus 1, shape (m, 2K + 1).
     """
 
     contraction: tuple[float, float]
@@ -183,21 +191,16 @@ class _Program:
     def of(cls, contraction: tuple[float, float], lags: int) -> _Program:
         omega, weights = graded_quadrature(min(contraction[0], 2.0 - contraction[1]))
         shifts = np.concatenate([np.arange(lags + 1), -np.arange(1, lags + 1)])
-        multiplier = np.where(shifts == 0, 1.0, -1.0) * np.exp(1j * np.outer(omega, shifts))
-        return cls(
-            contraction,
-            weights,
-            multiplier,
-            2.0 * (multiplier * _plant(contraction, omega)[:, None]).real,
-        )
+        signs = np.where(shifts == 0, 1.0, -1.0)
+        multiplier = signs * np.exp(1j * np.outer(omega, shifts))
+        denominator = 2.0 * (multiplier * _plant(contraction, omega)[:, None]).real
+        return cls(contraction, weights, multiplier, denominator)
 
     def psi(self, values: Vector) -> Vector:
         return _bound(self.contraction, self.multiplier @ values, self.denominator @ values - 1.0)
 
     def start(self) -> Vector:
-        """Strictly feasible: λ_0 with small equal λ_k, scaled so that the denominator is at least
-        1.
-        """
+        """Strictly feasible λ: λ_0 with small equal λ_k, so that the denominator is at least 1."""
         size = self.denominator.shape[1]
         values = np.full(size, 0.01 / size)
         values[0] = 1.0
@@ -206,6 +209,7 @@ class _Program:
         return values * 2.0 / (self.denominator @ values).min()
 
     def minimised(self, spectrum: Vector, start: Vector) -> Vector:
+        """The best λ for a spectrum, shape (2K + 1,)."""
         import torch
 
         from fedmf.mechanisms.optimise import optimise
@@ -225,11 +229,15 @@ class _Program:
             size = along**2 + (imaginary @ values) ** 2
             return torch.log((weights * (spread * size + 2.0 * along) / left).sum())
 
-        most = _LARGEST_SCALE / self.denominator[:, 0].min()
+        shifts = start.size - 1
+        largest = _LARGEST_SCALE / self.denominator[:, 0].min()
         scale = max(start[0] - start[1:].sum(), 1e-9 * start[0])
-        x = np.append(np.log(scale), start[1:] / scale)
-        low = np.append(-np.inf, np.zeros(start.size - 1))
-        x = optimise(loss, x, low, np.append(np.log(most), np.full(start.size - 1, np.inf)))
+        x = optimise(
+            loss,
+            np.append(np.log(scale), start[1:] / scale),
+            np.append(-np.inf, np.zeros(shifts)),
+            np.append(np.log(largest), np.full(shifts, np.inf)),
+        )
         return np.exp(x[0]) * np.append(1.0 + x[1:].sum(), x[1:])
 
 
@@ -237,14 +245,17 @@ class _Program:
 def _best_for(
     contraction: tuple[float, float], lags: int, coefficients: Vector, gradient_noise: float
 ) -> Multipliers:
+    """Multipliers for a given C⁻¹."""
     program = _Program.of(contraction, lags)
-    distance = min(contraction[0], 2.0 - contraction[1])
-    at = np.exp(1j * np.outer(graded_quadrature(distance)[0], np.arange(coefficients.size)))
-    spectrum = np.abs(at @ coefficients) ** 2 + gradient_noise
-    return Multipliers(contraction, tuple(program.minimised(spectrum, program.start()).tolist()))
+    omega, _ = graded_quadrature(min(contraction[0], 2.0 - contraction[1]))
+    powers = np.exp(1j * np.outer(omega, np.arange(coefficients.size)))
+    spectrum = np.abs(powers @ coefficients) ** 2 + gradient_noise
+    values = program.minimised(spectrum, program.start())
+    return Multipliers(contraction, tuple(values.tolist()))
 
 
 def _alternate(contraction: tuple[float, float], lags: int, gradient_noise: float) -> Multipliers:
+    """Multipliers for the best C⁻¹, by turns of the best spectrum and the best multipliers."""
     program = _Program.of(contraction, lags)
     values = program.start()
     previous = math.inf
@@ -262,15 +273,14 @@ def _alternate(contraction: tuple[float, float], lags: int, gradient_noise: floa
 def _bound(
     contraction: tuple[float, float], multiplier: NDArray[np.complex128], left: Vector
 ) -> Vector:
-    """ψ, infinite where the denominator is not positive."""
-    numerator = (contraction[1] - contraction[0]) ** 2 * np.abs(
-        multiplier
-    ) ** 2 + 2.0 * multiplier.real
+    """The bound ψ, infinite where the denominator ``left`` is not positive."""
+    spread = (contraction[1] - contraction[0]) ** 2
+    numerator = spread * np.abs(multiplier) ** 2 + 2.0 * multiplier.real
     return np.divide(numerator, left, out=np.full(left.shape, np.inf), where=left > 0)
 
 
 def _plant(contraction: tuple[float, float], omega: Vector) -> NDArray[np.complex128]:
-    """(D* − m)(D − ℓ)."""
+    """The factor (D* − m)(D − ℓ) of Λ in the denominator."""
     difference = -2j * np.sin(omega / 2) * np.exp(0.5j * omega)
     return (difference.conj() - contraction[0]) * (difference - contraction[1])
 
@@ -282,7 +292,7 @@ def _contraction(
     lags: int,
     gradient_noise: float,
 ) -> tuple[float, float]:
-    """(ημ, ηL), all arguments checked."""
+    """The pair (ημ, ηL), with all arguments checked."""
     if isinstance(lags, bool) or not isinstance(lags, int) or not 0 <= lags <= _MOST_LAGS:
         raise ValueError(f"K (lags) must be an integer between 0 and {_MOST_LAGS}; got {lags!r}.")
     if not 0 <= gradient_noise < math.inf:
@@ -303,25 +313,35 @@ def _contraction(
     return learning_rate * strong_convexity, learning_rate * smoothness
 
 
-_strongly_convex = remembered(strongly_convex_lti, version=2)
+_strongly_convex = disk_cached(strongly_convex_lti, version=2)
 
 _LAGS = Parameter("lags", "multipliers on each side", integer=True, lowest=0, highest=32)
 _VARIANCE = Parameter("variance", "of the stochastic gradients, where that of the noise is 1")
+
+
+def _from_request(request: DesignRequest, values: Values) -> Factorization:
+    return _strongly_convex(
+        request.rounds,
+        values["mu"],
+        values["smoothness"],
+        values["eta"],
+        values["lags"],
+        values["variance"],
+    )
+
 
 register(
     MechanismFamily(
         "strongly-convex-lti",
         "the Toeplitz C of least proven bound for the last iterate on strongly convex functions",
-        lambda ask, v: _strongly_convex(
-            ask.rounds, v["mu"], v["smoothness"], v["eta"], v["lags"], v["variance"]
-        ),
+        _from_request,
         (
-            *FREE_SPECTRUM,
-            SearchedParameter(_LAGS, at_once(lambda ask, v: 8)),
-            SearchedParameter(_VARIANCE, at_once(lambda ask, v: 0)),
+            *SEARCHED_SPECTRUM,
+            SearchedParameter(_LAGS, without_search(lambda request, values: 8)),
+            SearchedParameter(_VARIANCE, without_search(lambda request, values: 0)),
         ),
-        largest=1_000_000,
-        largest_compared=0,
+        max_rounds=1_000_000,
+        max_rounds_compared=0,
         optimized=True,
     )
 )

@@ -1,5 +1,6 @@
-"""Tree aggregation as lower-triangular strategy matrices: binary with Honaker's estimators, and
-k-ary.
+"""Tree aggregation as lower-triangular strategy matrices.
+
+`tree` is the binary tree with Honaker's estimators, `kary_tree` the unweighted tree of any arity.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from fedmf.mechanisms.registry import (
 
 
 def tree(rounds: int, full: bool = True) -> BlockTree:
-    """Binary tree aggregation: a noisy sum for every dyadic block of rounds that is complete by
-    round n.
+    """Binary tree aggregation: a noisy sum for every dyadic block that is complete by round n.
 
     The tree's own strategy matrix T has a row per node. Releases depend on it through the
     covariance of the noise in the prefix sums, so a square C with the same covariance releases the
@@ -36,7 +36,7 @@ def tree(rounds: int, full: bool = True) -> BlockTree:
 
     Args:
         rounds: n, at most 4096.
-        full: which of Honaker's estimators.
+        full: whether to use Honaker's full estimator rather than his online one.
 
     Returns:
         C, lower triangular.
@@ -46,16 +46,16 @@ def tree(rounds: int, full: bool = True) -> BlockTree:
 
     References:
         Honaker (2015), "Efficient Use of Differentially Private Binary Trees"; Denisov et al.
-        (2022), on factors that are made lower triangular.
+        (2022), on lower-triangular factors.
 
     >>> tree(2, full=True).matrix.round(3), tree(2, full=False).noise_row_variances().round(3)
     (array([[1.225, 0.   ],
            [0.707, 1.414]]), array([1., 1.]))
     """
     _check_rounds(rounds)
-    return BlockTree(
-        BlockSums.of_strategy(lower_factor(_node_gram(rounds))) if full else _online(rounds)
-    )
+    if full:
+        return BlockTree(BlockSums.of_strategy(lower_factor(_node_gram(rounds))))
+    return BlockTree(_online(rounds))
 
 
 def _online(rounds: int) -> BlockSums:
@@ -72,24 +72,23 @@ def _online(rounds: int) -> BlockSums:
     while 2 ** len(w) <= rounds:
         w.append(2 * w[-1] / (1 + 2 * w[-1]))
         gain.append(float(np.hypot(w[-1], (1 - w[-1]) * gain[-1])))
+    gains = np.zeros(rounds)
     weights = np.zeros((rounds, levels(rounds)))
     for t in range(rounds):
+        gains[t] = gain[closed_levels(t)]
         share = 1.0
         for j in range(closed_levels(t) - 1, -1, -1):
             share *= 1 - w[j + 1]
             weights[t, j] = 1 - share
-    return BlockSums(
-        np.array([gain[closed_levels(t)] for t in range(rounds)]), weights, np.ones(rounds)
-    )
+    return BlockSums(gains, weights, np.ones(rounds))
 
 
 def kary_tree(arity: int, rounds: int) -> KaryTree:
-    """The unweighted tree: row t of C sums the last a^v rounds, a^v the largest power of a dividing
-    t.
+    """The unweighted tree: row t of C sums the last a^v rounds.
 
-    Prefix t is the sum of as many rows as the digits of t in base a add up to. Blocks that end
-    where their parent ends are left out: they occur in no prefix. For arity 2 this is the Fenwick
-    tree.
+    Here a^v is the largest power of a that divides t. Prefix t is the sum of as many rows as the
+    digits of t in base a add up to. Blocks that end where their parent ends are left out: they
+    occur in no prefix. For arity 2 this is the Fenwick tree.
 
     Args:
         arity: a, 2 ≤ a.
@@ -118,7 +117,7 @@ def kary_tree(arity: int, rounds: int) -> KaryTree:
 
 
 def _node_gram(rounds: int) -> Array:
-    """[TᵀT]_ij: how many complete dyadic blocks hold both rounds."""
+    """The matrix TᵀT: entry ij is the number of complete dyadic blocks with both rounds."""
     gram = np.zeros((rounds, rounds))
     size = 1
     while size <= rounds:
@@ -140,7 +139,7 @@ register(
     MechanismFamily(
         "tree",
         "a binary tree of block sums",
-        lambda ask, v: tree(ask.rounds, bool(v["full"])),
+        lambda request, values: tree(request.rounds, bool(values["full"])),
         (
             SearchedParameter(
                 Parameter(
@@ -153,23 +152,23 @@ register(
                 one_of(1, 0),
             ),
         ),
-        largest=LARGEST_DENSE,
-        largest_compared=1024,
+        max_rounds=LARGEST_DENSE,
+        max_rounds_compared=1024,
         optimized=True,
         aliases=("dp-ftrl", "binary-tree"),
     ),
     MechanismFamily(
         "kary-tree",
         "a tree of block sums, differences included",
-        lambda ask, v: kary_tree(v["arity"], ask.rounds),
+        lambda request, values: kary_tree(values["arity"], request.rounds),
         (
             SearchedParameter(
                 Parameter("arity", "children of a node", integer=True, lowest=2, highest=4096),
                 one_of(2, 3, 4, 6, 8, 12, 16),
             ),
         ),
-        largest=LARGEST_DENSE,
-        largest_compared=1024,
+        max_rounds=LARGEST_DENSE,
+        max_rounds_compared=1024,
         optimized=True,
     ),
 )

@@ -1,5 +1,7 @@
-"""Private moments of a stream: Joint Moment Estimation of mean and covariance, and its
-baselines.
+"""Private moments of a stream: Joint Moment Estimation of mean and covariance, and baselines.
+
+`METHODS` has the noise levels of each method, `MomentStream` releases moments step by step, and
+`PrivateGaussian` makes densities of them.
 """
 
 from fedmf.matrices.second_moment import (

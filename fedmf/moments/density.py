@@ -1,4 +1,7 @@
-"""Gaussian densities from private moments: positive definite covariances and their uncertainty."""
+"""Gaussian densities from private moments: positive definite covariances and their uncertainty.
+
+`PrivateGaussian` is the density of one release; `describe` gives its fields for many releases.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from fedmf.moments.noisy_moments import Interval, NoisyMoments
 
 #: Standard errors below zero at which the lift of an eigenvalue ends: a tenth of one is left there.
 _DEEPEST = -10.0
-#: A correlation whose interval is wider than this is too noisy to say.
+#: A correlation with an interval wider than this is too noisy to be stated.
 _WIDEST = 1.0
 
 
@@ -111,22 +114,19 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
     d = raw.mean.shape[-1]
     if raw.full:
         values, vectors = np.linalg.eigh(raw.covariance)
+        dimension = d * (d + 1) // 2 - 1
     else:
         values = raw.covariance
         vectors = None
+        dimension = d - 1
     centre = values.mean(axis=-1, keepdims=True)
     spread = np.sum((values - centre) ** 2, axis=-1)
-    of_trace = raw.trace_variance()
-    dimension = d * (d + 1) // 2 - 1 if raw.full else d - 1
-    noise = (
-        max(dimension - 2, 0)
-        / max(dimension, 1)
-        * np.maximum(raw.error_square() - of_trace / d, 0.0)
-    )
+    trace_variance = raw.trace_variance()
+    share = max(dimension - 2, 0) / max(dimension, 1)
+    noise = share * np.maximum(raw.error_square() - trace_variance / d, 0.0)
     rho = np.minimum(1.0, noise / np.maximum(spread, np.finfo(np.float64).tiny))
-    kept = 1 - rho
-    shrunk = kept[..., None] * values + rho[..., None] * centre
-    error = np.sqrt(of_trace / d * (kept**2 * (1 - 1 / d) + 1 / d))[..., None]
+    shrunk = (1 - rho)[..., None] * values + rho[..., None] * centre
+    error = np.sqrt(trace_variance / d * ((1 - rho) ** 2 * (1 - 1 / d) + 1 / d))[..., None]
     lifted = error * _lifted(shrunk / error)
     traces = lifted.sum(axis=-1, keepdims=True)
     lifted = lifted * np.minimum(1.0, raw.norm_bound**2 / traces)
@@ -139,13 +139,13 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
 @final
 @dataclass(frozen=True, eq=False)
 class PrivateGaussian:
-    """N(μ, Σ) as a stream's release gives it: as private as the release, and usable as it is.
+    """The density N(μ, Σ) of a stream's release: as private as the release, and usable as it is.
 
-    Its intervals hold what the mean and covariance of the rows were (clipped as they were, with the
-    weights of the workload); they say nothing of a population that the rows were drawn from.
+    Its intervals hold the mean and covariance of the clipped rows, with the weights of the
+    workload; they say nothing of a population that the rows were drawn from.
 
     Args:
-        raw: what was released, unbiased.
+        raw: the released moments, unbiased.
 
     Attributes:
         mean: μ, the released one, shortened to ζ if it is longer, shape (d,).
@@ -153,9 +153,9 @@ class PrivateGaussian:
             `shrunk_covariances`.
         shrinkage: ρ, the part by which Σ̂ was moved to a multiple of the identity.
 
-    >>> raw = NoisyMoments(np.array([0.3, 0.2]), np.array([[0.04, 0.05], [0.05, 0.03]]), 1e-4, 1e-4, 1.0)
-    >>> density = PrivateGaussian(raw)
-    >>> bool(np.linalg.eigvalsh(raw.covariance)[0] < 0 < np.linalg.eigvalsh(density.covariance)[0])
+    >>> covariance = np.array([[0.04, 0.05], [0.05, 0.03]])
+    >>> density = PrivateGaussian(NoisyMoments(np.array([0.3, 0.2]), covariance, 1e-4, 1e-4, 1.0))
+    >>> bool(np.linalg.eigvalsh(covariance)[0] < 0 < np.linalg.eigvalsh(density.covariance)[0])
     True
     >>> [round(float(end[0]), 2) for end in density.mean_interval()]
     [0.28, 0.32]
@@ -170,8 +170,9 @@ class PrivateGaussian:
         covariance, rho = shrunk_covariances(self.raw)
         norm = float(np.linalg.norm(self.raw.mean))
         mean = self.raw.mean * (self.raw.norm_bound / max(norm, self.raw.norm_bound))
-        for name, value in (("mean", mean), ("covariance", covariance), ("shrinkage", float(rho))):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "covariance", covariance)
+        object.__setattr__(self, "shrinkage", float(rho))
 
     @classmethod
     def of(
@@ -182,26 +183,33 @@ class PrivateGaussian:
         second_error: float,
         norm_bound: float,
     ) -> Self:
-        """From the fields of a release: mean, covariance and the standard errors √v and √v₂."""
-        noise = np.array(mean_error**2), np.array(second_error**2)
-        return cls(NoisyMoments(np.asarray(mean), np.asarray(covariance), *noise, norm_bound))
+        """The density of the fields of a release, with the standard errors √v and √v₂."""
+        raw = NoisyMoments(
+            mean=np.asarray(mean),
+            covariance=np.asarray(covariance),
+            mean_variance=np.array(mean_error**2),
+            second_variance=np.array(second_error**2),
+            norm_bound=norm_bound,
+        )
+        return cls(raw)
 
     @property
     def estimate(self) -> GaussianEstimate:
         """The density in torch: samples, divergences, distances of rows."""
-        full = self.covariance if self.raw.full else np.diag(self.covariance)
-        return GaussianEstimate(torch.from_numpy(self.mean.copy()), torch.from_numpy(full.copy()))
+        matrix = self.covariance
+        if not self.raw.full:
+            matrix = np.diag(self.covariance)
+        return GaussianEstimate(torch.from_numpy(self.mean.copy()), torch.from_numpy(matrix.copy()))
 
     def mean_interval(self, level: float = 0.95) -> Interval:
-        """See `NoisyMoments.mean_interval`."""
+        """Exact interval of each m_a (`NoisyMoments.mean_interval`)."""
         return self.raw.mean_interval(level)
 
     def correlations(self, level: float = 0.95) -> tuple[Array, Array, Array]:
-        """Values, lower and upper ends, shape (d, d); a value is NaN where that is too noisy to
-        say.
+        """Correlations and the lower and upper ends of their intervals, shape (d, d).
 
-        Too noisy is an interval wider than 1. A value comes from `covariance`, moved into its
-        interval.
+        A value comes from `covariance`, moved into its interval; it is NaN where the interval is
+        wider than 1, which is too noisy.
 
         Raises:
             ValueError: only the diagonal of the covariance was released.
@@ -210,12 +218,12 @@ class PrivateGaussian:
 
     @property
     def too_noisy(self) -> str:
-        """What the noise leaves open of the covariance as a whole; empty where it does not."""
+        """A statement that the covariance as a whole is too noisy; empty if it is not."""
         return verdict(float(self.raw.trace_interval()[0]), self.shrinkage)
 
 
 def verdict(least_trace: float, shrinkage: float) -> str:
-    """What the noise leaves open, from the lower end of the trace and ρ."""
+    """Say whether a covariance is too noisy, from the lower end of its trace and ρ."""
     if least_trace <= 0:
         return "too noisy to say how large the variances are"
     if shrinkage >= 1:
@@ -239,16 +247,24 @@ def _lifted(z: Array) -> Array:
 
 
 def describe(raw: NoisyMoments) -> dict[str, Any]:
-    """Arrays of what `PrivateGaussian` says of many steps at once, by the names of a release's
-    fields.
-    """
+    """Fields of many releases at once, by name; each as `PrivateGaussian` has it for one."""
     covariance, rho = shrunk_covariances(raw)
-    fields: dict[str, Any] = {"density_covariance": covariance, "shrinkage": rho}
-    fields["covariance_low"], fields["covariance_high"] = raw.covariance_interval()
+    low, high = raw.covariance_interval()
+    fields: dict[str, Any] = {
+        "density_covariance": covariance,
+        "shrinkage": rho,
+        "covariance_low": low,
+        "covariance_high": high,
+    }
     if raw.full:
-        names = ("correlation", "correlation_low", "correlation_high")
-        fields |= dict(zip(names, _correlations(raw, covariance, 0.95), strict=True))
-    least = raw.trace_interval()[0]
-    texts = [verdict(float(a), float(b)) for a, b in zip(least, rho, strict=True)]
-    fields["too_noisy"] = np.array(texts, dtype=object)
+        correlation, low, high = _correlations(raw, covariance, 0.95)
+        fields["correlation"] = correlation
+        fields["correlation_low"] = low
+        fields["correlation_high"] = high
+    verdicts = []
+    least_traces, _ = raw.trace_interval()
+    for least_trace, shrinkage in zip(least_traces, rho, strict=True):
+        text = verdict(float(least_trace), float(shrinkage))
+        verdicts.append(text)
+    fields["too_noisy"] = np.array(verdicts, dtype=object)
     return fields

@@ -1,4 +1,4 @@
-"""Methods that make both moments of a stream private, as values: JME, and what it is compared with.
+"""Methods that make both moments of a stream private, as values: JME and its baselines.
 
 Every method releases A₁(X + C₁⁻¹Z₁) and, from its own noise, A₂(X•X + C₂⁻¹Z₂), with absolute noise
 standard deviations τ₁ (of Z₁) and τ₂ (of Z₂); post-processing has no second noise and squares the
@@ -29,11 +29,11 @@ class MomentWeight:
     """The number by which a method divides noise between the two moments.
 
     Args:
-        symbol: as the papers call it.
+        symbol: the papers' name.
         meaning: in words.
-        below: what it must be less than; it must be positive too.
+        below: upper limit, not included; the number must be positive too.
         usual: the default in words.
-        default: of C₁, C₂, (n, k, b) and the users.
+        default: computes it from C₁, C₂, (n, k, b) and the users.
     """
 
     symbol: str
@@ -52,7 +52,7 @@ Levels = Callable[
 
 @dataclass(frozen=True)
 class MomentMethod:
-    """A way to make both moments private, whole: what it takes, its noise, what it guarantees.
+    """A method that makes both moments private: its inputs, its noise and its guarantee.
 
     Args:
         name: as on the command line.
@@ -81,11 +81,11 @@ class MomentMethod:
         return self.weight is not None
 
     def check(self, matrices: int, weight: float | None) -> None:
-        """Refuse what the method does not take.
+        """Reject inputs that the method does not take.
 
         Args:
             matrices: how many strategy matrices are given.
-            weight: the weight asked for, if any.
+            weight: the given weight, if any.
 
         Raises:
             ValueError: too many matrices, or a weight that is out of range or has no meaning here.
@@ -103,9 +103,9 @@ class MomentMethod:
                 f"weight must be left out for method {self.name}, which has no second noise."
             )
         if not 0 < weight < self.weight.below:
-            limit = (
-                "positive" if math.isinf(self.weight.below) else f"in (0, {self.weight.below:g})"
-            )
+            limit = f"in (0, {self.weight.below:g})"
+            if math.isinf(self.weight.below):
+                limit = "positive"
             raise ValueError(
                 f"{self.weight.symbol} ({self.weight.meaning}) must be {limit}; got {weight}."
             )
@@ -160,10 +160,10 @@ class MomentMethod:
 
 @dataclass(frozen=True, eq=False)
 class MomentMechanism:
-    """How the two moments of a stream are made private.
+    """The mechanism of a stream: strategy matrices, noise levels, and the units of its sums.
 
     Args:
-        method: which way.
+        method: the method.
         first: C₁.
         second: C₂; None where the second moment has no noise of its own.
         first_std: τ₁, the absolute standard deviation of the entries of Z₁ (units of x).
@@ -175,7 +175,7 @@ class MomentMechanism:
         sensitivity: s, or of the first moment where only it is released; exact or a labelled bound.
         weight: λ of JME, the share α of IME, τ of CS; None for post-processing.
         debiased: whether squares of private rows lose their known bias.
-        rounding: the units of the sums, and what integers cost; no units for noise of real numbers.
+        rounding: the units of the sums, and the cost of integers; no units for real numbers.
 
     Raises:
         ValueError: C₂, τ₂ and the weight are not those that the method has.
@@ -205,8 +205,10 @@ class MomentMechanism:
 
     @property
     def name(self) -> str:
-        """Of the method: "jme", "ime", "cs", "pp" or "pp-debiased"."""
-        return f"{self.method.name}-debiased" if self.debiased else self.method.name
+        """The name of the method: "jme", "ime", "cs", "pp" or "pp-debiased"."""
+        if self.debiased:
+            return f"{self.method.name}-debiased"
+        return self.method.name
 
     @property
     def rounds(self) -> int:
@@ -261,7 +263,7 @@ class MomentMechanism:
         )
 
     def rows(self, moment: SecondMoment) -> RowPlan:
-        """How rows become noisy sums; of a mechanism for integers."""
+        """The plan by which rows become noisy sums; only of a mechanism for integers."""
         parts = [Part(self.first, moment.dimension, MOST_ROWS)]
         if self.method.second_noise:
             second, _ = self.second_noise
@@ -276,11 +278,11 @@ class MomentMechanism:
         )
 
     def multiplier_under(self, participation: Participation) -> float:
-        """σ towards users who took part as this contract says: the levels τ₁, τ₂ over their own
-        sensitivity.
+        """σ towards users who took part as another contract allows.
 
-        A stricter contract than the planned one (fewer participations, further apart) gives a
-        larger σ. What integers cost counts whole, whoever took part.
+        It is that of the levels τ₁ and τ₂ over the sensitivity of these users. A stricter contract
+        than the planned one (fewer participations, further apart) gives a larger σ. The cost of
+        integers counts in full, whoever took part.
         """
         added = self.rounding.movement * self.users.norm_bound / self.first_std
         return 1 / (1 / self.method.multiplier(self, participation) + added)
@@ -288,11 +290,14 @@ class MomentMechanism:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict with every digit; `mechanism_from_dict` reads it."""
         shared = self.second is self.first
+        second = None
+        if self.second is not None and not shared:
+            second = self.second.to_dict()
         return {
             "method": self.method.name,
             "debiased": self.debiased,
             "first": self.first.to_dict(),
-            "second": None if self.second is None or shared else self.second.to_dict(),
+            "second": second,
             "shared": shared,
             "first_std": self.first_std,
             "second_std": self.second_std,
@@ -312,23 +317,17 @@ def mechanism_from_dict(description: Mapping[str, Any]) -> MomentMechanism:
         ValueError: the description is not one of a mechanism.
     """
     fields = dict(description)
-    first = factorization_from_dict(fields.pop("first"))
-    second = fields.pop("second")
-    shared = fields.pop("shared")
-    return MomentMechanism(
-        **{
-            **fields,
-            "method": METHODS[fields["method"]],
-            "first": first,
-            "second": (
-                first if shared else None if second is None else factorization_from_dict(second)
-            ),
-            "participation": Participation(**fields["participation"]),
-            "users": UserRange(**fields["users"]),
-            "sensitivity": Sensitivity(**fields["sensitivity"]),
-            "rounding": Rounding.from_dict(fields["rounding"]),
-        }
-    )
+    fields["method"] = METHODS[fields["method"]]
+    fields["first"] = factorization_from_dict(fields["first"])
+    if fields.pop("shared"):
+        fields["second"] = fields["first"]
+    elif fields["second"] is not None:
+        fields["second"] = factorization_from_dict(fields["second"])
+    fields["participation"] = Participation(**fields["participation"])
+    fields["users"] = UserRange(**fields["users"])
+    fields["sensitivity"] = Sensitivity(**fields["sensitivity"])
+    fields["rounding"] = Rounding.from_dict(fields["rounding"])
+    return MomentMechanism(**fields)
 
 
 def default_weight(
@@ -366,11 +365,10 @@ def _ime(
     sigma: float,
     share: float,
 ) -> tuple[float, float, Sensitivity]:
-    """Two mechanisms under the GDP split μ₁² = αμ², μ₂² = (1 − α)μ² (Algorithm 4, with its proof's
-    split).
+    """Two mechanisms under the GDP split μ₁² = αμ², μ₂² = (1 − α)μ² (Algorithm 4).
 
-    ‖x − y‖ ≤ 2ζ and ‖x⊗x − y⊗y‖ ≤ √2ζ² (d ≥ 2) or ζ² (d = 1) under replace-one; ζ and ζ² under
-    zero-out.
+    The split is that of the algorithm's proof. ‖x − y‖ ≤ 2ζ and ‖x⊗x − y⊗y‖ ≤ √2ζ² (d ≥ 2) or ζ²
+    (d = 1) under replace-one; ζ and ζ² under zero-out.
     """
     zeta = users.norm_bound
     both = users.adjacency == "replace-one"
@@ -387,7 +385,7 @@ def _ime(
 
 
 def _split_multiplier(made: MomentMechanism, participation: Participation) -> float:
-    """Of two independent mechanisms: 1/σ² = Σ 1/σ_i²."""
+    """σ of two independent mechanisms: 1/σ² = Σ 1/σ_i²."""
     level_1, level_2, _ = made.levels_under(participation)
     assert level_2 is not None
     assert made.weight is not None
@@ -429,8 +427,9 @@ def _pp(
     sigma: float,
     weight: float,
 ) -> tuple[float, None, Sensitivity]:
-    """Only x̂ is private; the second moment is x̂⊗x̂ − τ₁²·[C₁⁻¹C₁⁻ᵀ]_tt·I (Algorithm 6,
-    corrected).
+    """Only x̂ is made private; the second moment is x̂⊗x̂ − τ₁²·[C₁⁻¹C₁⁻ᵀ]_tt·I.
+
+    This is Algorithm 6, corrected.
     """
     std, s = _alone(first, participation, users, users.norm_bound, sigma)
     return std, None, s
@@ -451,16 +450,14 @@ _TAU: Final = MomentWeight(
     "1/zeta^2",
     lambda first, second, participation, users: users.norm_bound**-2,
 )
+_ALL: Final = (
+    MomentMethod("jme", "Joint Moment Estimation: one sensitivity for both", 2, _LAMBDA, _jme),
+    MomentMethod("ime", "a mechanism for each moment", 2, _ALPHA, _ime, _split_multiplier),
+    MomentMethod("cs", "both moments as one vector", 1, _TAU, _cs),
+    MomentMethod("pp", "squares of private rows, less their bias", 1, None, _pp),
+)
 #: Joint Moment Estimation, independent moments, concatenate and split, post-processing, by name.
-METHODS: Final[Mapping[str, MomentMethod]] = {
-    method.name: method
-    for method in (
-        MomentMethod("jme", "Joint Moment Estimation: one sensitivity for both", 2, _LAMBDA, _jme),
-        MomentMethod("ime", "a mechanism for each moment", 2, _ALPHA, _ime, _split_multiplier),
-        MomentMethod("cs", "both moments as one vector", 1, _TAU, _cs),
-        MomentMethod("pp", "squares of private rows, less their bias", 1, None, _pp),
-    )
-}
+METHODS: Final[Mapping[str, MomentMethod]] = {method.name: method for method in _ALL}
 
 
 def jme(
@@ -489,8 +486,9 @@ def jme(
 
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> C, p = identity(4), Participation(4, 1, 4)
-    >>> made = jme(C, C, p, UserRange(1.0, 2, "replace-one"), noise_multiplier=1.0)
-    >>> made.first_std, round(made.second_std, 4)   # the first moment alone needs 2 as well
+    >>> mechanism = jme(C, C, p, UserRange(1.0, 2, "replace-one"), noise_multiplier=1.0)
+    >>> # The first moment alone needs a standard deviation of 2 as well.
+    >>> mechanism.first_std, round(mechanism.second_std, 4)
     (2.0, 2.8284)
     """
     return METHODS["jme"].mechanism([first, second], participation, users, noise_multiplier, weight)

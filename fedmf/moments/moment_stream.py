@@ -1,4 +1,8 @@
-"""Moments of a stream, released one step after the other."""
+"""Both moments of a stream, released one step after the other, in memory.
+
+`MomentStream` is the estimator of the theory, without users, ledger or files; `StreamRun` releases
+the same bits for rows of a file. `RunningMoments` is the post-processing that both share.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,13 @@ from fedmf.noise.key import NoiseKey
 from fedmf.noise.schedule import KeySchedule
 from fedmf.release.private_stream import PrivateRows, restore_state, state_of
 
-#: Rows this much over ζ, as float32 rounding makes them, are clipped to ζ instead of refused.
+#: Rows this much over ζ, as float32 rounding makes them, are clipped to ζ instead of rejected.
 _NORM_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class NoisyMomentSums:
-    """What step t releases; everything in it is private.
+    """The release of step t: noisy sums of rows and of their second moments, both private.
 
     Args:
         t: 1 for the first step.
@@ -38,7 +42,7 @@ class NoisyMomentSums:
 
 @dataclass(frozen=True, eq=False)
 class MomentBlock:
-    """What consecutive steps release.
+    """The releases of consecutive steps.
 
     Args:
         t: the first of them, 1 for the first step of the stream.
@@ -67,7 +71,7 @@ class MomentStream:
             mechanism's.
         first_workload: A₁, n rounds.
         second_workload: A₂; None for A₁.
-        key: the key of this stream, or the schedule of its keys; one key, one stream.
+        key: the key of this stream, or the schedule of its keys; never used for another stream.
 
     Raises:
         ValueError: horizons or dimensions disagree.
@@ -87,8 +91,8 @@ class MomentStream:
     >>> from fedmf.participation import Participation
     >>> from fedmf.matrices.workload import average
     >>> C, part = identity(100), Participation(100, 1, 100)
-    >>> made = jme(C, C, part, UserRange(1.0, 2, "replace-one"), noise_multiplier=0.5)
-    >>> stream = MomentStream(made, FullMatrix(2), average(100), key=NoiseKey.from_seed(0))
+    >>> mechanism = jme(C, C, part, UserRange(1.0, 2, "replace-one"), noise_multiplier=0.5)
+    >>> stream = MomentStream(mechanism, FullMatrix(2), average(100), key=NoiseKey.from_seed(0))
     >>> release = stream.update(torch.tensor([0.6, 0.8]))
     >>> release.t, release.first.shape, release.second.shape
     (1, torch.Size([2]), torch.Size([2, 2]))
@@ -103,11 +107,12 @@ class MomentStream:
         *,
         key: NoiseKey | KeySchedule,
     ) -> None:
-        second_workload = first_workload if second_workload is None else second_workload
-        for name, rounds in (("A_1", first_workload.rounds), ("A_2", second_workload.rounds)):
-            if rounds != mechanism.rounds:
+        if second_workload is None:
+            second_workload = first_workload
+        for name, workload in {"A_1": first_workload, "A_2": second_workload}.items():
+            if workload.rounds != mechanism.rounds:
                 raise ValueError(
-                    f"n (horizon) must be {mechanism.rounds} for {name} too; got {rounds}."
+                    f"n (horizon) must be {mechanism.rounds} for {name} too; got {workload.rounds}."
                 )
         wanted = min(second_moment.sensitivity_dimension, 2)
         given = min(mechanism.users.dimension, 2)
@@ -142,9 +147,10 @@ class MomentStream:
             ValueError: a shape, a NaN or infinity, a row longer than ζ, or the horizon is reached.
                 Nothing was consumed.
         """
-        rows = x[None] if x.ndim == 1 else x
-        self._check_bounded(rows)
-        block = self.release_sum(rows)
+        if x.ndim == 1:
+            x = x[None]
+        self._check_bounded(x)
+        block = self.release_sum(x)
         return NoisyMomentSums(block.t, block.first[0], self.second_moment.unpack(block.second[0]))
 
     def extend(self, x: torch.Tensor) -> MomentBlock:
@@ -163,8 +169,7 @@ class MomentStream:
         return self.release_each(x)
 
     def release_sum(self, x: torch.Tensor) -> MomentBlock:
-        """Take in the rows of one step, whatever they are: long ones are clipped, and NaN counts as
-        zeros.
+        """Take in the rows of one step, of any values: long ones are clipped, NaN counts as zeros.
 
         Args:
             x: shape (m, d).
@@ -220,10 +225,10 @@ class MomentStream:
             )
 
     def _check_bounded(self, x: torch.Tensor) -> None:
-        """Refuse rows that are not finite, or longer than ζ by more than rounding."""
+        """Reject rows that are not finite, or longer than ζ by more than rounding."""
         zeta = self.mechanism.users.norm_bound
         if x.ndim != 2:
-            return  # which `_check_room` refuses
+            return  # `_check_room` rejects it
         rows = x.detach().to("cpu", torch.float64)
         if not torch.isfinite(rows).all():
             raise ValueError("x (row) must be finite; got NaN or infinity. No step was consumed.")
@@ -256,10 +261,10 @@ class MomentStream:
 
 @final
 class RunningMoments:
-    """What is made of the noisy sums of a stream: both workloads, applied as it goes.
+    """Post-processing of the noisy sums of a stream: both workloads, applied step by step.
 
-    A method without noise for second moments takes those of the noisy sums, less their bias if it
-    says so.
+    A method without noise for second moments squares the noisy sums, and subtracts the bias of
+    these squares if it is debiased.
 
     Args:
         mechanism: strategy matrices and noise levels.
@@ -291,8 +296,9 @@ class RunningMoments:
             noisy: sums of rows with noise, shape (steps, d), and of second moments where these have
                 noise of their own, shape (steps, size); changed.
         """
-        first, *others = noisy
-        second = others[0] if others else self._squared(first)
+        if len(noisy) == 1:
+            noisy = [noisy[0], self._squared(noisy[0])]
+        first, second = noisy
         return self._first.extend(first, owned=True), self._second.extend(second, owned=True)
 
     def _squared(self, noisy: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""Workloads applied as the stream goes: A·(x̂_1 … x̂_t) from x̂_t and a small state."""
+"""Workloads applied row by row: A·(x̂_1 … x̂_t) from x̂_t and a small state.
+
+`RunningMoments` applies one to each noisy moment; all of it is post-processing.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,9 @@ def recursion_of(workload: ToeplitzWorkload) -> tuple[Vector, Vector]:
                 num = np.convolve(num, factor)
             else:
                 den = np.convolve(den, factor)
-    shorter = np.count_nonzero(num) + np.count_nonzero(den) < plain.size + 1
-    return (num, den) if shorter else (plain, np.ones(1))
+    if np.count_nonzero(num) + np.count_nonzero(den) < plain.size + 1:
+        return num, den
+    return plain, np.ones(1)
 
 
 @final
@@ -72,7 +76,7 @@ class RunningWorkload:
 
     @property
     def t(self) -> int:
-        """How many vectors came so far."""
+        """Number of vectors so far."""
         return self._t
 
     def update(self, value: torch.Tensor) -> torch.Tensor:
@@ -87,13 +91,12 @@ class RunningWorkload:
         return self.extend(value[None])[0]
 
     def extend(self, values: torch.Tensor, *, owned: bool = False) -> torch.Tensor:
-        """The next rows of A times the inputs so far: the bits of `update` on one value after the
-        other.
+        """The next rows of A times the inputs so far, bit for bit those of repeated `update`.
 
         Args:
             values: x̂_t, x̂_{t+1}, …, shape (rows, size), float64.
-            owned: whether the result may take their place: passes over fresh memory cost more than
-                sums.
+            owned: whether the result may take their place: writing fresh memory costs more than
+                the sums.
 
         Returns:
             Shape (rows, size), a new tensor unless `owned`.
@@ -102,28 +105,33 @@ class RunningWorkload:
             ValueError: fewer rows are left; nothing has changed.
         """
         t = self._t
-        work = self.workload
         n = self.workload.rounds
+        column_weights = self.workload.column_weights
+        row_weights = self.workload.row_weights
         if t + len(values) > n:
             raise ValueError(
                 f"t (step) must be below n (horizon) = {n}; got {t + len(values) - 1}."
             )
-        if work.column_weights is not None:
-            values = values * _column(work.column_weights, t, values)
+        if column_weights is not None:
+            values = values * _column(column_weights, t, values)
             owned = True
         out = self._weighted_inputs(values, owned)
         self._feed_back(out)
         self._t = t + len(values)
-        return out if work.row_weights is None else out.mul_(_column(work.row_weights, t, out))
+        if row_weights is not None:
+            out.mul_(_column(row_weights, t, out))
+        return out
 
     def _weighted_inputs(self, values: torch.Tensor, owned: bool) -> torch.Tensor:
         """Σ_j num_j v_{t−j} for each row, j from 0 on, every product rounded before it is added."""
         past = len(self._inputs)
         t = self._t
         if not past:
-            if owned:
-                return values if self._num[0] == 1.0 else values.mul_(self._num[0])
-            return values * self._num[0]
+            if not owned:
+                return values * self._num[0]
+            if self._num[0] != 1.0:
+                values.mul_(self._num[0])
+            return values
         around = torch.cat([self._inputs.roll(-(t % past), 0), values])
         out = around[past:] * self._num[0]
         for lag in np.flatnonzero(self._num[1:]) + 1:
@@ -136,7 +144,7 @@ class RunningWorkload:
         past = len(self._outputs)
         if not past:
             return
-        from fedmf.moments.passes import feed_back
+        from fedmf.moments.compiled_recursion import feed_back
 
         lags = np.flatnonzero(self._den[1:]) + 1
         rows = out.cpu().numpy()
@@ -147,8 +155,9 @@ class RunningWorkload:
             self._outputs.copy_(torch.from_numpy(outputs))
 
     def state_dict(self) -> dict[str, Any]:
-        """t and the vectors kept, which are private outputs; `load_state_dict` continues
-        exactly.
+        """t and the past vectors of the recursion, which are private outputs.
+
+        `load_state_dict` continues exactly.
         """
         return {"t": self._t, "inputs": self._inputs.clone(), "outputs": self._outputs.clone()}
 

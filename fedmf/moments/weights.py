@@ -1,5 +1,6 @@
-"""λ for a purpose or for a weighted error, and the best of several (C₁, C₂), each with its own best
-λ.
+"""The choice of λ, for a purpose or for a weighted error, and of the best pair (C₁, C₂).
+
+Plans of streams and of runs with second moments call these functions; nothing here sees data.
 """
 
 from __future__ import annotations
@@ -35,18 +36,16 @@ def weight_for(
     errors: tuple[float, float],
     sigma: float,
 ) -> float:
-    """λ for what a release is to tell. Nothing here looks at rows.
+    """λ for the purpose of a release.
 
     * mean: the largest λ with which the mean's standard error is at most 1.05 times its value for
-      the mean
-        alone.
+      the mean alone.
     * covariance: the one with the least expected squared error of the covariance,
       2(d+1)τ₁²q₁‖μ‖² + mτ₂²q₂ + d(d+1)τ₁⁴q₁² for the full one, 4τ₁²q₁‖μ‖² + dτ₂²q₂ + 2dτ₁⁴q₁² for
-      variances, at ‖μ‖² = ζ²/2: half of what it can be, as the true mean must not be asked.
+      variances, at ‖μ‖² = ζ²/2: half of what it can be, as the true mean must not be used.
     * density: the one with the least expected Kullback–Leibler divergence of N(μ̂, Σ̂) from N(μ, Σ)
-      to second
-        order,
-      d·τ₁²q₁/(2s²) + E‖Σ̂ − Σ‖²/(4s⁴), at Σ = s²·I with s² = ζ²/(2d), the other half.
+      to second order, d·τ₁²q₁/(2s²) + E‖Σ̂ − Σ‖²/(4s⁴), at Σ = s²·I with s² = ζ²/(2d), the other
+      half.
 
     Args:
         aim: a name of `AIMS`.
@@ -58,14 +57,10 @@ def weight_for(
         sigma: σ.
 
     Raises:
-        ValueError: the aim is none, or the second moment gives no covariance.
+        ValueError: the aim is unknown, or the second moment gives no covariance.
     """
-    d, zeta, (q_1, q_2), (first, second) = (
-        moment.dimension,
-        users.norm_bound,
-        errors,
-        (strategies[0], strategies[-1]),
-    )
+    first = strategies[0]
+    second = strategies[-1]
     if aim not in AIMS or (aim != "mean" and not moment.gives_covariance):
         raise ValueError(
             "weight must be a number or mean, or where there is a covariance"
@@ -73,11 +68,23 @@ def weight_for(
         )
     if aim == "mean":
         return _within_growth(first, second, participation, users)
-    full = moment.size > d
-    of_mean = (d + 1 if full else 2) + (1 if aim == "density" else 0)
-    squares = d * (d + 1 if full else 2) * (sigma * q_1) ** 2
-    costs = of_mean * zeta**2 * q_1, moment.size * q_2, squares
-    return best_weight(first, second, participation, users, *costs)
+    d = moment.dimension
+    q_1, q_2 = errors
+    of_mean = 2
+    if moment.size > d:  # the full covariance
+        of_mean = d + 1
+    square_cost = d * of_mean * (sigma * q_1) ** 2
+    if aim == "density":
+        of_mean += 1
+    return best_weight(
+        first,
+        second,
+        participation,
+        users,
+        first_cost=of_mean * users.norm_bound**2 * q_1,
+        second_cost=moment.size * q_2,
+        square_cost=square_cost,
+    )
 
 
 def _within_growth(
@@ -86,16 +93,15 @@ def _within_growth(
     """The largest λ that lets the noise of the first moment grow by no more than is allowed."""
     from scipy.optimize import brentq
 
-    reach = 2 if users.adjacency == "replace-one" else 1
+    reach = 1
+    if users.adjacency == "replace-one":
+        reach = 2
     most = _GROWTH * reach * users.norm_bound * sensitivity_of(first, participation).value
     start = math.log(default_weight(first, second, participation, users))
 
     def excess(log_weight: float) -> float:
-        return (
-            joint_sensitivity(first, second, participation, math.exp(log_weight), users).value
-            / most
-            - 1
-        )
+        s = joint_sensitivity(first, second, participation, math.exp(log_weight), users)
+        return s.value / most - 1
 
     if excess(start - 16) >= 0:  # a bound of both that is larger than that of the first alone
         return math.exp(start)
@@ -112,8 +118,9 @@ def best_weight(
     second_cost: float,
     square_cost: float = 0.0,
 ) -> float:
-    """λ that minimises s(λ)²·(first_cost + second_cost/λ + square_cost·s(λ)²), a sum of expected
-    errors.
+    """λ that minimizes s(λ)²·(first_cost + second_cost/λ + square_cost·s(λ)²).
+
+    That is a sum of expected errors.
 
     Args:
         first: C₁.
@@ -149,7 +156,7 @@ def best_weight(
 
     # The flat part of r_d ends in a kink, so look on a grid first.
     grid = start + np.linspace(-16, 16, 65)
-    near = grid[int(np.argmin([error(at) for at in grid]))]
+    near = min(grid, key=error)
     minimum: Any = minimize_scalar(
         error, bounds=(near - 0.5, near + 0.5), method="bounded", options={"xatol": 1e-10}
     )
@@ -158,7 +165,7 @@ def best_weight(
 
 @dataclass(frozen=True)
 class Goal:
-    """What a moment is to be good for.
+    """The purpose of a moment: the error by which it is judged.
 
     Args:
         workload: A, n rounds.
@@ -181,6 +188,10 @@ class Goal:
                 f" {self.importance}."
             )
 
+    def cost(self, C: Factorization) -> float:
+        """w·m·‖A C⁻¹‖_F², the weighted squared error at τ = 1."""
+        return self.importance * self.noises * float(query_variances(C, self.workload).sum())
+
 
 def best_pair(
     pairs: Sequence[tuple[Factorization, Factorization]],
@@ -190,7 +201,7 @@ def best_pair(
     second: Goal,
     noise_multiplier: float = 1.0,
 ) -> tuple[int, MomentMechanism, float]:
-    """Which of some (C₁, C₂) has the smallest weighted error, each with its own best λ.
+    """The (C₁, C₂) with the smallest weighted error, each with its own best λ.
 
     Args:
         pairs: candidates.
@@ -211,15 +222,13 @@ def best_pair(
     >>> index
     1
     """
-    tried: list[tuple[float, int, MomentMechanism]] = []
+    candidates: list[tuple[int, MomentMechanism, float]] = []
     for index, (C_1, C_2) in enumerate(pairs):
-        costs = [
-            goal.importance * goal.noises * float(query_variances(C, goal.workload).sum())
-            for goal, C in zip((first, second), (C_1, C_2), strict=True)
-        ]
-        weight = best_weight(C_1, C_2, participation, users, *costs)
-        made = jme(C_1, C_2, participation, users, noise_multiplier, weight)
-        _, second_std = made.second_noise
-        tried.append((costs[0] * made.first_std**2 + costs[1] * second_std**2, index, made))
-    error, index, best = min(tried, key=lambda entry: entry[:2])
-    return index, best, error
+        first_cost = first.cost(C_1)
+        second_cost = second.cost(C_2)
+        weight = best_weight(C_1, C_2, participation, users, first_cost, second_cost)
+        mechanism = jme(C_1, C_2, participation, users, noise_multiplier, weight)
+        _, second_std = mechanism.second_noise
+        error = first_cost * mechanism.first_std**2 + second_cost * second_std**2
+        candidates.append((index, mechanism, error))
+    return min(candidates, key=lambda candidate: candidate[2])

@@ -1,4 +1,8 @@
-"""Adam as a server optimizer, with one second moment of each block of coordinates."""
+"""Adam as a server optimizer, with one second moment per block of coordinates.
+
+`ServerAdam` is the update rule. `Adam`, `AdamDebiased` and `JmeAdam` are the options of a run, and
+differ in the source of the second moment.
+"""
 
 from __future__ import annotations
 
@@ -21,54 +25,47 @@ from fedmf.values import Field
 
 @dataclass(frozen=True)
 class ServerAdam(ServerOptimizer):
-    """Adam on the privatised mean update u, with one v for each block B:
+    """Adam on the privatised mean update u, with one v per block B.
 
         m ← β₁m + (1 − β₁)u,        v_B ← β₂v_B + (1 − β₂)q_B/|B|,
         m̂ = m/(1 − β₁^{t+1}),       v̂ = v/(1 − β₂^{t+1}),
-        Δ_j = m̂_j/(√max(v̂_B(j), 0) + ε + ρ√v̄),
+        Δ_j = m̂_j/(√max(v̂_B(j), 0) + eps + ρ√v̄),
 
-    where v̄ is the mean of max(v̂, 0) over coordinates. ρ is an ε in units of the updates
-    themselves: with ε = 0 the rule does not change when all updates are rescaled. With single
-    coordinates and q = u² it is Adam. Updates are new minus old parameters, so the direction Δ is
-    added.
+    where v̄ is the mean of max(v̂, 0) over coordinates. ρ is damping relative to the updates: with
+    eps = 0 the rule is invariant to their scale. With single coordinates and q = u² it is Adam.
+    Updates are new minus old parameters, so the direction Δ is added.
 
     Args:
         move: learning rate and weight decay.
         energies: where q comes from.
-        beta1: 0 ≤ β₁ < 1; with 0 no m is kept.
+        beta1: 0 ≤ β₁ < 1; with 0 there is no m.
         beta2: 0 ≤ β₂ < 1.
-        epsilon: ε ≥ 0, in units of the updates.
-        relative_epsilon: ρ ≥ 0.
+        eps: damping in units of the updates, at least 0.
+        relative_eps: ρ ≥ 0.
 
     Raises:
-        ValueError: a value is out of range, or ε = ρ = 0, so that noise that takes v̂ below zero
-            would divide by zero.
+        ValueError: a value is out of range, or eps = ρ = 0, where noise that takes v̂ below zero
+            would lead to a division by zero.
 
     References:
-        Kingma and Ba (2015); Kalinin, Upadhyay and Lampert (2025), Algorithm 2, corrected as
-        docs/dev/errata.md tells.
+        Kingma and Ba (2015); Kalinin, Upadhyay and Lampert (2025), Algorithm 2, with the correction
+        in docs/dev/errata.md.
     """
 
     move: Move
     energies: Energies
     beta1: float = 0.9
     beta2: float = 0.99
-    epsilon: float = 0.0
-    relative_epsilon: float = 0.1
+    eps: float = 0.0
+    relative_eps: float = 0.1
 
     def __post_init__(self) -> None:
         check_decay("β₁ (beta1)", self.beta1)
         check_decay("β₂ (beta2)", self.beta2)
-        for label, value in (
-            ("ε (epsilon)", self.epsilon),
-            ("ρ (relative_epsilon)", self.relative_epsilon),
-        ):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{label} must be finite and >= 0; got {value}.")
-        if self.epsilon == self.relative_epsilon == 0:
-            raise ValueError(
-                "ε (epsilon) or ρ (relative_epsilon) must be positive; got 0 for both."
-            )
+        _check_damping("eps (damping)", self.eps)
+        _check_damping("ρ (relative_eps)", self.relative_eps)
+        if self.eps == self.relative_eps == 0:
+            raise ValueError("eps or ρ (relative_eps) must be positive; got 0 for both.")
 
     @property
     def second_moment(self) -> SecondMoment | None:
@@ -93,7 +90,7 @@ class ServerAdam(ServerOptimizer):
     def step(
         self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """θ_{t+1}, and m and v after round t; see `ServerOptimizer.step`.
+        """θ_{t+1}, and m and v after round t.
 
         Raises:
             ValueError: the release lacks the second moment that the rule needs.
@@ -111,13 +108,17 @@ class ServerAdam(ServerOptimizer):
         """Δ_t from m and v, freshly allocated."""
         blocks = self.energies.blocks
         squares = second.div(1 - self.beta2 ** (t + 1)).clamp_(min=0.0)
-        scale = squares.sqrt().add_(self.epsilon)
-        if self.relative_epsilon > 0:
-            scale += self.relative_epsilon * blocks.weighted_mean(squares).sqrt()
-        # v̂ = 0 everywhere and ε = 0: nothing is known of the scale of the updates, so that none is
-        # made.
+        scale = squares.sqrt().add_(self.eps)
+        if self.relative_eps > 0:
+            scale += self.relative_eps * blocks.weighted_mean(squares).sqrt()
+        # With v̂ = 0 everywhere and eps = 0 the scale of the updates is unknown: make no step.
         inverse = torch.where(scale > 0, 1.0 / scale, 0.0)
         return blocks.spread(inverse).mul_(first).div_(1 - self.beta1 ** (t + 1))
+
+
+def _check_damping(label: str, damping: float) -> None:
+    if not 0 <= damping < math.inf:
+        raise ValueError(f"{label} must be finite and >= 0; got {damping}.")
 
 
 @dataclass(frozen=True)
@@ -133,20 +134,20 @@ class Adam(OptimizerOptions):
         ),
     ] = "tensor"
     beta2: Annotated[float, Field("decay of the second moment", "β₂")] = 0.99
-    epsilon: Annotated[float, Field("damping ε in units of the updates")] = 0.0
-    relative_epsilon: Annotated[
-        float, Field("damping ρ relative to the mean second moment; not 0 together with ε")
+    eps: Annotated[float, Field("damping in units of the updates")] = 0.0
+    relative_eps: Annotated[
+        float, Field("damping ρ relative to the mean second moment; not 0 together with eps")
     ] = 0.1
 
     def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerAdam:
-        """See `ChosenOptimizer.build`."""
+        """`ServerAdam` with the schedule over the horizon and the blocks of the model."""
         return ServerAdam(
             self.move(rounds),
             self.energies(shapes),
             self.beta1,
             self.beta2,
-            self.epsilon,
-            self.relative_epsilon,
+            self.eps,
+            self.relative_eps,
         )
 
     def energies(self, shapes: Sequence[Sequence[int]]) -> Energies:
@@ -154,13 +155,11 @@ class Adam(OptimizerOptions):
         return Energies(Blocks.of(shapes, self.blocks), "squared")
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
-        """The workload of momentum β₁: v is taken as fixed, the correction of m for its start is
-        left out.
-        """
+        """The workload of momentum β₁, with v taken as fixed and m without its correction."""
         return iterates(self.rates(rounds), self.beta1, weight_decay=self.weight_decay)
 
     def second_workload(self, rounds: int) -> ToeplitzWorkload:
-        """Decaying sums, β₂."""
+        """Sums that decay by β₂ in each round."""
         return decaying(self.beta2, rounds)
 
 

@@ -1,11 +1,13 @@
-"""Second moments of blocks of a flat vector: which coordinates share one, where it comes from, its
-weight.
+"""Second moments by block: which coordinates share one, where it comes from, and its weight.
+
+`ServerAdam` divides by the square roots of these second moments. A run with a released second
+moment takes its weight λ in the privacy budget from `energy_weight`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
@@ -25,7 +27,7 @@ BlockKind = Literal["coordinate", "channel", "tensor", "model"]
 
 @dataclass(frozen=True)
 class Blocks:
-    """Consecutive disjoint blocks that cover a flat vector, kept as runs of blocks of one size.
+    """Consecutive disjoint blocks that cover a flat vector, stored as runs of blocks of equal size.
 
     Args:
         runs: (how many blocks, how many coordinates in each), in order.
@@ -67,13 +69,14 @@ class Blocks:
             return cls(((sum(counts), 1),))
         if which == "model":
             return cls(((1, sum(counts)),))
-        if which == "tensor":
-            return cls(tuple((1, count) for count in counts))
-        if which == "channel":
-            heads = [shape[0] if len(shape) > 1 else 1 for shape in shapes]
-            return cls(
-                tuple((head, count // head) for head, count in zip(heads, counts, strict=True))
-            )
+        if which in ("tensor", "channel"):
+            runs: list[tuple[int, int]] = []
+            for shape, count in zip(shapes, counts, strict=True):
+                blocks = 1
+                if which == "channel" and len(shape) > 1:
+                    blocks = shape[0]
+                runs.append((blocks, count // blocks))
+            return cls(tuple(runs))
         raise ValueError(f"blocks must be one of {', '.join(get_args(BlockKind))}; got {which!r}.")
 
     @property
@@ -83,53 +86,67 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """How many blocks there are."""
-        return sum(count for count, _ in self.runs)
+        """The number of blocks."""
+        return sum(self._counts)
 
     @property
     def sizes(self) -> list[int]:
         """|B| of each block."""
-        return [size for count, size in self.runs for _ in range(count)]
+        sizes: list[int] = []
+        for count, size in self.runs:
+            sizes.extend([size] * count)
+        return sizes
 
     def second_moment(self) -> SecondMoment:
-        """What a mechanism must release for these blocks: squares, or sums of squares."""
-        if all(size == 1 for _, size in self.runs):
+        """The second moment to release for these blocks: squares, or sums of squares."""
+        if self.count == self.dimension:
             return DiagonalMoment(self.dimension)
         return BlockEnergies(self.sizes)
 
     def energies(self, x: Tensor) -> Tensor:
         """Σ_{j∈B} x_j² of every block, shape (count,)."""
-        parts = x.split([count * size for count, size in self.runs])
-        return torch.cat(
-            [
-                part.square() if size == 1 else part.view(count, size).square().sum(1)
-                for part, (count, size) in zip(parts, self.runs, strict=True)
-            ]
-        )
+        energies: list[Tensor] = []
+        lengths = [count * size for count, size in self.runs]
+        for part, (count, size) in zip(x.split(lengths), self.runs, strict=True):
+            squares = part.square()
+            if size > 1:
+                squares = squares.view(count, size).sum(1)
+            energies.append(squares)
+        return torch.cat(energies)
 
     def means(self, totals: Tensor) -> Tensor:
         """Block totals divided by block sizes, shape (count,)."""
-        parts = totals.split([count for count, _ in self.runs])
-        return torch.cat([part / size for part, (_, size) in zip(parts, self.runs, strict=True)])
+        means: list[Tensor] = []
+        for run, size in self._runs_of(totals):
+            means.append(run / size)
+        return torch.cat(means)
 
     def spread(self, values: Tensor) -> Tensor:
-        """One value a block to one a coordinate, shape (d,)."""
-        parts = values.split([count for count, _ in self.runs])
-        return torch.cat(
-            [
-                part if size == 1 else part[:, None].expand(count, size).reshape(-1)
-                for part, (count, size) in zip(parts, self.runs, strict=True)
-            ]
-        )
+        """The value of each block at all of its coordinates, shape (d,)."""
+        spread: list[Tensor] = []
+        for run, size in self._runs_of(values):
+            if size == 1:
+                spread.append(run)
+            else:
+                spread.append(run[:, None].expand(-1, size).reshape(-1))
+        return torch.cat(spread)
 
     def weighted_mean(self, values: Tensor) -> Tensor:
         """Mean over coordinates of `spread(values)`, a scalar tensor."""
-        parts = values.split([count for count, _ in self.runs])
-        total = sum(
-            (part.sum() * size for part, (_, size) in zip(parts, self.runs, strict=True)),
-            values.new_zeros(()),
-        )
+        total = values.new_zeros(())
+        for run, size in self._runs_of(values):
+            total = total + run.sum() * size
         return total / self.dimension
+
+    @property
+    def _counts(self) -> list[int]:
+        """The number of blocks of each run."""
+        return [count for count, _ in self.runs]
+
+    def _runs_of(self, values: Tensor) -> Iterator[tuple[Tensor, int]]:
+        """The values of the blocks of each run, with the size of these blocks."""
+        for run, (_, size) in zip(values.split(self._counts), self.runs, strict=True):
+            yield run, size
 
 
 @dataclass(frozen=True)
@@ -156,8 +173,10 @@ class Energies:
 
     @property
     def second_moment(self) -> SecondMoment | None:
-        """What must be released with the mean: squares, or sums of squares over the blocks."""
-        return self.blocks.second_moment() if self.source == "released" else None
+        """The second moment to release with the mean: squares, or sums of squares over blocks."""
+        if self.source != "released":
+            return None
+        return self.blocks.second_moment()
 
     def of(self, release: RoundRelease, mean: Tensor) -> Tensor:
         """q_t, shape (blocks.count,), for the mean cast to the type of the parameters.
@@ -166,12 +185,7 @@ class Energies:
             ValueError: the round released no second moment, or one of another size.
         """
         if self.source == "released":
-            if release.second is None or release.second.numel() != self.blocks.count:
-                got = "none" if release.second is None else release.second.numel()
-                raise ValueError(
-                    f"q (second) must hold {self.blocks.count} block energies; got {got}."
-                )
-            return release.second.to(mean.dtype)
+            return self._released(release).to(mean.dtype)
         energies = self.blocks.energies(mean)
         if self.source == "squared":
             return energies
@@ -179,6 +193,16 @@ class Energies:
         if self.blocks.count < self.blocks.dimension:
             sizes = torch.tensor(self.blocks.sizes, dtype=mean.dtype, device=mean.device)
         return energies.sub_(sizes, alpha=release.mean_variance)
+
+    def _released(self, release: RoundRelease) -> Tensor:
+        count = self.blocks.count
+        if release.second is None:
+            raise ValueError(f"q (second) must hold {count} block energies; got none.")
+        if release.second.numel() != count:
+            raise ValueError(
+                f"q (second) must hold {count} block energies; got {release.second.numel()}."
+            )
+        return release.second
 
 
 def relative_energy_error(
@@ -188,13 +212,13 @@ def relative_energy_error(
     cohort_size: int,
     share: float,
 ) -> float:
-    """ρ = σ·sens(C₂)·[C₂⁻¹]_00/(m·p): std of v̂_B over v_B in the first round, before any
-    averaging.
+    """The relative error ρ = σ·sens(C₂)·[C₂⁻¹]_00/(m·p) of a block's v̂ in the first round.
 
-    For a block that holds the share p of ζ² in each user's energy, under zero-out and for the noise
-    that a release of the second moment alone would need. Neither ζ nor the size of the block
-    matters. Averaging over 1/(1 − β₂) rounds makes the error smaller later, but a v̂ that is mostly
-    noise in the first rounds has moved the model by then.
+    It is the standard deviation of v̂_B over v_B before any averaging, for a block that holds the
+    share p of ζ² in each user's energy, under zero-out and for the noise that a release of the
+    second moment alone would need. Neither ζ nor the size of the block matters. Averaging over
+    1/(1 − β₂) rounds makes the error smaller later, but a v̂ that is mostly noise in the first
+    rounds has moved the model by then.
 
     Args:
         second: C₂.
@@ -217,7 +241,7 @@ def energy_weight(
     users: UserRange,
     relative_error: float,
 ) -> float:
-    """λ that minimises (noise of the first moment)·(1 + relative variance of v).
+    """The λ that minimises (noise of the first moment)·(1 + relative variance of v).
 
     Under zero-out, with ν = λζ² sens(C₂)²/sens(C₁)², the first moment's variance grows by 1 + ν and
     the relative variance of v is ρ²(1 + ν)/ν; their product (1 + ν)(1 + ρ²(1 + ν)/ν) is least at ν

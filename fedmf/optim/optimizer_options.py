@@ -1,5 +1,6 @@
-"""Server optimizers before model and horizon are known: tables of options, or an object of one's
-own.
+"""Server optimizers before model and horizon are known: options, or an object of the user's own.
+
+A run holds a `ChosenOptimizer`. Its plan asks for the workloads, and its session builds the rule.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fedmf.values import Field, Value
 
 
 class ChosenOptimizer(ABC):
-    """What a run needs to know of a server optimizer before it is built."""
+    """A server optimizer before it is built: the workloads it needs, and how to build it."""
 
     @abstractmethod
     def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerOptimizer:
@@ -33,13 +34,11 @@ class ChosenOptimizer(ABC):
         """
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
-        """A₁: how the noise of each round enters the models that are released; prefix sums by
-        default.
-        """
+        """A₁, by which the noise of each round enters the models; prefix sums by default."""
         return prefix(rounds)
 
     def second_workload(self, rounds: int) -> ToeplitzWorkload:
-        """A₂: how second moments are added up over rounds; prefix sums by default."""
+        """A₂, by which second moments are added up over rounds; prefix sums by default."""
         return prefix(rounds)
 
 
@@ -64,7 +63,7 @@ class OptimizerOptions(Value, ChosenOptimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Each rule knows its own ranges: one for a model of one parameter refuses what any would.
+        # Rules check their own ranges, so build one for a model with a single parameter.
         self.build([(1,)], self.warmup + 1)
 
     def rates(self, rounds: int) -> LearningRateSchedule:
@@ -76,7 +75,7 @@ class OptimizerOptions(Value, ChosenOptimizer):
         return LearningRateSchedule(self.schedule, self.learning_rate, rounds, self.warmup)
 
     def move(self, rounds: int) -> Move:
-        """From a direction to the next parameters."""
+        """The step from a direction to the next parameters."""
         return Move(self.rates(rounds), self.weight_decay)
 
 
@@ -85,14 +84,14 @@ class OwnOptimizer(ChosenOptimizer):
     """An update rule that is complete already.
 
     Args:
-        rule: any object that has what `ServerOptimizer` asks for. With a method
-            ``workload(rounds)`` or ``second_workload(rounds)`` it names its own A₁ or A₂.
+        rule: any object with the methods of `ServerOptimizer`. Its methods ``workload(rounds)``
+            and ``second_workload(rounds)``, if any, return its own A₁ and A₂.
     """
 
     rule: ServerOptimizer
 
     def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerOptimizer:
-        """The rule, which works on copies."""
+        """The rule, applied to copies of its arguments."""
         return OwnRule(self.rule)
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
@@ -105,15 +104,17 @@ class OwnOptimizer(ChosenOptimizer):
 
 
 def chosen(optimizer: ChosenOptimizer | ServerOptimizer) -> ChosenOptimizer:
-    """Options as they are; an update rule of one's own as `OwnOptimizer`."""
-    return optimizer if isinstance(optimizer, ChosenOptimizer) else OwnOptimizer(optimizer)
+    """Return options as they are, and wrap an update rule of the user's own in `OwnOptimizer`."""
+    if isinstance(optimizer, ChosenOptimizer):
+        return optimizer
+    return OwnOptimizer(optimizer)
 
 
 def check_decay(label: str, decay: float) -> None:
-    """Refuse a decay outside [0, 1).
+    """Reject a decay outside [0, 1).
 
     Raises:
-        ValueError: it is.
+        ValueError: the decay is outside.
     """
     if not 0 <= decay < 1:
         raise ValueError(f"{label} must lie in [0, 1); got {decay}.")

@@ -1,11 +1,12 @@
-"""An update rule of a user's own, held to what the server relies on, and known again by its
-fingerprint.
+"""An update rule of the user's own, with checks of its results, and the fingerprint of an object.
+
+A run directory records the fingerprint, so that a run continues only with an equal rule.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
@@ -20,18 +21,19 @@ from fedmf.accounting.queries import SecondForm
 from fedmf.moments import SecondMoment
 from fedmf.release.round_release import RoundRelease, ServerOptimizer
 
-_TEXT = (str, int, complex, bytes, type(None), PurePath, torch.dtype, torch.device, np.dtype, range)
+# Values that differ exactly when their `repr` differs.
+_PLAIN = (str, int, complex, bytes, type(None), torch.dtype, torch.device, np.dtype, range)
 _NAMED = (type, FunctionType, BuiltinFunctionType)
 
 
 def fingerprint_of(value: object) -> tuple[str, str]:
-    """Qualified name of an object's class, and SHA-256 of all that the object holds.
+    """The qualified name of an object's class, and a SHA-256 of all that the object holds.
 
     Args:
         value: an object with dataclass fields, or attributes, that are numbers, strings, arrays,
             tensors, classes, functions, collections of such, or objects like itself. Functions and
             classes count by their qualified names, not by their code; tensors by type, shape and
-            values, wherever they lie.
+            values, on any device.
 
     Raises:
         ValueError: something in it has no attributes to read, or refers to itself.
@@ -41,8 +43,10 @@ def fingerprint_of(value: object) -> tuple[str, str]:
 
     >>> from fedmf.optim import Sgd
     >>> name, digest = fingerprint_of(Sgd(momentum=0.5))
-    >>> name, len(digest), digest == fingerprint_of(Sgd(momentum=0.5))[1], digest == fingerprint_of(Sgd())[1]
-    ('fedmf.optim.sgd.Sgd', 64, True, False)
+    >>> name, len(digest)
+    ('fedmf.optim.sgd.Sgd', 64)
+    >>> digest == fingerprint_of(Sgd(momentum=0.5))[1], digest == fingerprint_of(Sgd())[1]
+    (True, False)
     """
     return _name(type(value)), _digest(value, ()).hex()
 
@@ -51,131 +55,134 @@ def _name(named: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _digest(value: Any, within: tuple[int, ...]) -> bytes:
-    """A hash over the type's name and the hashes of the parts, which `within` are parts of each
-    other.
+def _digest(value: Any, containers: tuple[int, ...]) -> bytes:
+    """A hash over the name of the value's type and the hashes of its parts.
+
+    Args:
+        value: the object.
+        containers: the identities of the objects that contain it.
     """
-    if id(value) in within:
+    if id(value) in containers:
         raise ValueError(f"an own object must not refer to itself; {_name(type(value))} does.")
 
-    def part(inner: Any) -> bytes:
-        return _digest(inner, (*within, id(value)))
+    def digests(parts: Iterable[Any]) -> list[bytes]:
+        return [_digest(part, (*containers, id(value))) for part in parts]
 
     hashed = hashlib.sha256(f"{_name(type(value))}\0".encode())
-    for piece in _pieces(value, part):
+    for piece in _pieces(value, digests):
         hashed.update(len(piece).to_bytes(8, "little") + piece)
     return hashed.digest()
 
 
-def _pieces(value: Any, part: Callable[[Any], bytes]) -> list[bytes]:
+def _pieces(value: Any, digests: Callable[[Iterable[Any]], list[bytes]]) -> list[bytes]:
+    """The bytes that distinguish a value from others of its type; ``digests`` hashes its parts."""
     if isinstance(value, Enum):
         return [value.name.encode()]
     if isinstance(value, float):
         return [value.hex().encode()]
     if isinstance(value, _NAMED):
         return [_name(value).encode()]
-    if isinstance(value, _TEXT):
-        return [(str(value) if isinstance(value, PurePath) else repr(value)).encode()]
+    if isinstance(value, PurePath):
+        return [str(value).encode()]
+    if isinstance(value, _PLAIN):
+        return [repr(value).encode()]
     if isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1)
-        return [
-            f"{value.dtype}{tuple(value.shape)}".encode(),
-            flat.view(torch.uint8).numpy().tobytes(),
-        ]
+        header = f"{value.dtype}{tuple(value.shape)}"
+        return [header.encode(), flat.view(torch.uint8).numpy().tobytes()]
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         if array.dtype.hasobject:
-            return [str(array.shape).encode(), part(array.tolist())]
+            return [str(array.shape).encode(), *digests([array.tolist()])]
         return [f"{array.dtype.str}{array.shape}".encode(), array.tobytes()]
     if isinstance(value, Mapping):
-        return [
-            b"".join(pair)
-            for pair in sorted((part(key), part(inner)) for key, inner in value.items())
-        ]
+        pieces: list[bytes] = []
+        for key, item in sorted(zip(digests(value.keys()), digests(value.values()), strict=True)):
+            pieces.append(key + item)
+        return pieces
     if isinstance(value, Set):
-        return sorted(part(inner) for inner in value)
+        return sorted(digests(value))
     if isinstance(value, list | tuple):
-        return [part(inner) for inner in value]
+        return digests(value)
     if is_dataclass(value):
-        return [part({field.name: getattr(value, field.name) for field in fields(value)})]
-    return [part(piece) for piece in _state(value)]
+        return digests([{field.name: getattr(value, field.name) for field in fields(value)}])
+    return digests(_state(value))
 
 
 def _state(value: Any) -> list[Any]:
-    """What pickle would write of an object: how it is made, its attributes, what it contains."""
+    """The constructor, arguments, attributes and elements, as pickle would store them."""
     try:
-        make, *rest = value.__reduce_ex__(2)
+        state = list(value.__reduce_ex__(2))
     except TypeError:
         raise ValueError(
             "an own object must hold numbers, text, arrays or objects made of such; got a "
             f"{_name(type(value))}. Make such things in init() or step()."
         ) from None
-    return [make, *(list(piece) if isinstance(piece, Iterator) else piece for piece in rest)]
+    for i, part in enumerate(state):
+        if i > 0 and isinstance(part, Iterator):
+            state[i] = list(part)
+    return state
 
 
 @dataclass(frozen=True, eq=False)
 class OwnRule:
-    """A rule that works on copies, with checked results.
+    """The user's rule, which gets copies of its arguments, with checked results.
 
-    A round that could not be committed is made again, with other noise. Nobody may see what was
-    made of it the first time, as they would in parameters that the rule changed in place.
+    A round that could not be committed is repeated with other noise. The first result must stay
+    secret, and it would not if the rule had changed the parameters in place.
 
     Args:
-        rule: what the user wrote.
+        rule: the user's object.
     """
 
     rule: ServerOptimizer
 
     @property
     def second_moment(self) -> SecondMoment | None:
-        """See `ServerOptimizer.second_moment`."""
+        """The second moment that the rule needs, if any."""
         return self.rule.second_moment
 
     @property
     def second_form(self) -> SecondForm:
-        """See `ServerOptimizer.second_form`."""
+        """How the second moment is formed."""
         return self.rule.second_form
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
-        """See `ServerOptimizer.init`.
+        """The state before round 0.
 
         Raises:
-            ValueError: a state that is not tensors by name.
+            ValueError: the state is not a mapping from names to tensors.
         """
         return _checked_state(self.rule.init(parameters.clone()), "init")
 
     def step(
         self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `ServerOptimizer.step`; ``parameters`` and ``state`` are never changed.
+        """One step of the rule; ``parameters`` and ``state`` are never changed.
 
         Raises:
-            ValueError: other parameters than a vector of the type and length of θ, or a state that
-                is not tensors by name.
+            ValueError: the new parameters are not a vector of the type and length of θ, or the
+                state is not a mapping from names to tensors.
         """
         copies = {name: value.clone() for name, value in state.items()}
         stepped, state = self.rule.step(t, parameters.clone(), release, copies)
-        if (
-            not isinstance(stepped, Tensor)
-            or stepped.shape != parameters.shape
-            or stepped.dtype != parameters.dtype
-        ):
-            made = (
-                f"{stepped.dtype} of shape {tuple(stepped.shape)}"
-                if isinstance(stepped, Tensor)
-                else stepped
-            )
-            raise ValueError(
-                f"step (of {type(self.rule).__name__}) must return {parameters.dtype} parameters of"
-                f" shape {tuple(parameters.shape)}; got {made}. Nothing was released."
-            )
+        if not isinstance(stepped, Tensor):
+            raise self._wrong_parameters(parameters, stepped)
+        if stepped.shape != parameters.shape or stepped.dtype != parameters.dtype:
+            got = f"{stepped.dtype} of shape {tuple(stepped.shape)}"
+            raise self._wrong_parameters(parameters, got)
         return stepped.detach(), _checked_state(state, "step")
+
+    def _wrong_parameters(self, parameters: Tensor, got: object) -> ValueError:
+        return ValueError(
+            f"step (of {type(self.rule).__name__}) must return {parameters.dtype} parameters of"
+            f" shape {tuple(parameters.shape)}; got {got}. Nothing was released."
+        )
 
 
 def _checked_state(state: Mapping[str, Tensor], method: str) -> dict[str, Tensor]:
-    if not isinstance(state, Mapping) or not all(
-        isinstance(value, torch.Tensor) for value in state.values()
-    ):
+    valid = isinstance(state, Mapping) and all(isinstance(v, Tensor) for v in state.values())
+    if not valid:
         raise ValueError(
             f"{method} (of the optimizer) must return its state as tensors by name; got {state!r}."
         )

@@ -26,7 +26,7 @@ class ServerSGD(ServerOptimizer):
 
     Args:
         move: learning rate and weight decay.
-        momentum: 0 ≤ β < 1; with β = 0 no state is kept.
+        momentum: 0 ≤ β < 1; with β = 0 there is no state.
 
     Raises:
         ValueError: β lies outside [0, 1).
@@ -40,7 +40,9 @@ class ServerSGD(ServerOptimizer):
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """The state before round 0: the velocity v = 0, shape (d,), if β > 0."""
-        return {"velocity": torch.zeros_like(parameters)} if self.momentum > 0 else {}
+        if self.momentum == 0.0:
+            return {}
+        return {"velocity": torch.zeros_like(parameters)}
 
     def step(
         self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
@@ -51,7 +53,7 @@ class ServerSGD(ServerOptimizer):
             t: 0-based round.
             parameters: θ_t, shape (d,), float32.
             release: of this round; its mean may have any floating type and is cast to θ's.
-            state: what ``init`` or the last ``step`` returned.
+            state: the state that ``init`` or the last ``step`` returned.
 
         Returns:
             θ_{t+1} and the new state, both freshly allocated.
@@ -83,9 +85,9 @@ class Sgd(OptimizerOptions):
     momentum: Annotated[float, Field("momentum β", "β")] = 0.9
 
     def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerSGD:
-        """See `ChosenOptimizer.build`."""
+        """`ServerSGD` with the schedule over the horizon."""
         return ServerSGD(self.move(rounds), self.momentum)
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
-        """See `ChosenOptimizer.workload`; exact as `with_schedule` says."""
+        """The workload of momentum β with the learning rates and the weight decay."""
         return iterates(self.rates(rounds), self.momentum, self.weight_decay)

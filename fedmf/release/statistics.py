@@ -28,11 +28,11 @@ class ReleasedStatistic(ABC):
 
     Attributes:
         name: by which runs, statements and streams of noise know it.
-        share: b², its share of μ².
+        budget_share: b², its share of μ².
     """
 
     name: ClassVar[str]
-    share: float
+    budget_share: float
 
     @abstractmethod
     def summed(self) -> UserScalar:
@@ -60,7 +60,7 @@ class ReleasedStatistic(ABC):
     @property
     def factor(self) -> float:
         """1/b, rounded up: noise of a statistic of bound 1 per noise of x/ζ with all of μ²."""
-        return _UPWARDS / math.sqrt(self.share)
+        return _UPWARDS / math.sqrt(self.budget_share)
 
 
 def update_factor(statistics: Sequence[ReleasedStatistic]) -> float:
@@ -73,7 +73,7 @@ def update_factor(statistics: Sequence[ReleasedStatistic]) -> float:
 
 def _left(statistics: Sequence[ReleasedStatistic]) -> Fraction:
     """a² = 1 − Σ b², exactly: of a difference of float64 numbers little may be left."""
-    return 1 - sum((Fraction(statistic.share) for statistic in statistics), Fraction(0))
+    return 1 - sum((Fraction(statistic.budget_share) for statistic in statistics), Fraction(0))
 
 
 def check_statistics(
@@ -95,8 +95,10 @@ def check_statistics(
             f"statistics (of a run) must have different names; got {', '.join(names)}."
         )
     if _left(statistics) <= 0:
-        shares = ", ".join(f"{statistic.name} {statistic.share!r}" for statistic in statistics)
-        raise ValueError(f"share (b², of all statistics together) must be below 1; got {shares}.")
+        shares = ", ".join(f"{each.name} {each.budget_share!r}" for each in statistics)
+        raise ValueError(
+            f"budget_share (b², of all statistics together) must be below 1; got {shares}."
+        )
     against = {"an amplified run": amplified, "an optimizer that needs a second moment": paired}
     for other, present in against.items():
         if names and present:

@@ -1,5 +1,7 @@
-"""Private aggregation for any program: it brings updates, this clips, sums, noises, steps and
-commits.
+"""Private aggregation for any training program.
+
+The program brings the updates of users; `PrivateAggregator` clips, sums and noises them, takes the
+server's step and commits the round.
 """
 
 from __future__ import annotations
@@ -36,15 +38,12 @@ from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import LocalSGD, Task, UserFailure
 
-#: By the names of the model's arrays: arrays of NumPy or torch.
+#: Arrays of NumPy or torch, by name.
 Arrays = Mapping[str, Any]
 
 _MEAN: Final = Sgd(learning_rate=1.0, momentum=0.0)
 _LONGEST_REASON: Final = 200
-
-
-#: What of `Execution` changes what such a run does; the rest is what it must be, and no table shows
-#: it.
+#: Fields of `Execution` that change such a run; the others are fixed, and no table shows them.
 _READ: Final = frozenset(
     {"messages", "handshake_timeout", "evaluate_every", "checkpoint_every", "keep_releases"}
 )
@@ -52,25 +51,24 @@ _READ: Final = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class ExternalTask(TaskSource):
-    """The task of a program that brings updates, or of a Flower app, which the server does not
-    know.
+    """The task of a program that brings updates, or of a Flower app; the server does not know it.
 
     Args:
-        layout: of the model's arrays.
+        layout: the arrays of the model.
         user_list: ids of all users in their order.
-        identity: how users are told apart, in words.
+        identity: how users are distinguished, in words.
     """
 
     layout: ModelLayout
     user_list: Sequence[str]
     identity: str = "ids that the program gives"
     kind: ClassVar[str] = "aggregator"
-    #: What statements call it, where its users and its model come from, and who continues it.
-    called: ClassVar[str] = "updates that a program brings"
+    #: Its name in records, the sources of its users and model, and the class that continues it.
+    label: ClassVar[str] = "updates that a program brings"
     users_from: ClassVar[str] = "argument users"
     model_from: ClassVar[str] = "argument model"
     continued_by: ClassVar[str] = "PrivateAggregator"
-    #: Training is the users' own.
+    #: Users train with code of their own.
     ignored_keys: ClassVar[Mapping[str, Collection[str]]] = {
         "client": {each.name for each in dataclasses.fields(LocalSGD)},
         "execution": {each.name for each in dataclasses.fields(Execution)} - _READ,
@@ -82,38 +80,38 @@ class ExternalTask(TaskSource):
         return len(self.user_list)
 
     def build(self) -> Task:
-        """There is none on the server.
+        """Raise an error, because the server does not know the task.
 
         Raises:
             ConfigError: always.
         """
         raise ConfigError(
-            f"only the training program knows the task ({self.called}); continue it with"
+            f"only the training program knows the task ({self.label}); continue it with"
             f" {self.continued_by}."
         )
 
     @property
     def seed(self) -> int:
-        """Of cohorts."""
+        """The seed of cohorts."""
         return 0
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
-        """See `TaskSource.public_inputs`."""
+        """Users, their ids, and the structure of the model."""
         arrays = f"{len(self.layout.names)} arrays, {self.layout.dimension} numbers trained"
-        kept = ", ".join(sorted(self.layout.kept)) or "none"
+        constants = ", ".join(sorted(self.layout.constants)) or "none"
         return (
             PublicInput("users", str(self.users), self.users_from),
             PublicInput("user ids", self.identity, "the app"),
             PublicInput("model", arrays, self.model_from),
-            PublicInput("arrays that stay", kept, "named frozen, or of integers"),
+            PublicInput("arrays that stay", constants, "named frozen, or of integers"),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What a record keeps."""
+        """The record of the task: its kind, and digests of users and model."""
         ids = "".join(f"{user}\0" for user in self.user_list)
         return {
             "kind": self.kind,
-            "name": self.called,
+            "name": self.label,
             "users": self.users,
             "user_list": hashlib.sha256(ids.encode()).hexdigest(),
             "identity": self.identity,
@@ -122,11 +120,11 @@ class ExternalTask(TaskSource):
 
 
 def session_of(path: Path, run: Run, initial: Tensor) -> Session:
-    """Begin a run with a task that only the training program knows, or continue the existing one.
+    """Start a run with a task that only the training program knows, or continue the existing one.
 
     Args:
-        path: its directory.
-        run: what to run, with a `ExternalTask`.
+        path: the run directory.
+        run: the run, with an `ExternalTask`.
         initial: θ_0, shape (d,).
 
     Raises:
@@ -135,7 +133,7 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
     """
     task = run.task_source
     assert isinstance(task, ExternalTask)
-    arrays = tuple((name, shape) for name, shape, _ in task.layout.trained)
+    arrays = tuple(task.layout.trained_shapes)
     optimizer = run.optimizer_source.build([shape for _, shape in arrays], run.cohorts.rounds)
     if (path / LEDGER).is_file():
         require_same(path, read_header(path).run, run)
@@ -144,11 +142,11 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
         layout = task.layout
         plan = plan_of(run, optimizer, layout.dimension)
         directory = created(path, run, plan, task.user_list, layout.save, arrays=arrays)
-    with contextlib.ExitStack() as held:
-        held.enter_context(directory)
+    with contextlib.ExitStack() as on_error:
+        on_error.enter_context(directory)
         session = Session(run, directory, optimizer, initial.float(), task.user_list)
-        session.evaluate()  # a process may have died between a round and its row
-        held.pop_all()
+        session.evaluate()  # a process may have died between a round and its row of metrics
+        on_error.pop_all()
     return session
 
 
@@ -198,9 +196,8 @@ class PrivateAggregator:
         tied: bool | None = None,
     ) -> None:
         self._users = list(users)
-        if isinstance(users, str) or not all(
-            isinstance(user, str) and user for user in self._users
-        ):
+        are_ids = all(isinstance(user, str) and user for user in self._users)
+        if isinstance(users, str) or not are_ids:
             raise ConfigError(f"users must be a sequence of ids, each a string; got {users!r:.80}.")
         if len(set(self._users)) < len(self._users):
             raise ConfigError("users must name each user once.")
@@ -209,15 +206,14 @@ class PrivateAggregator:
             "cohorts": cohorts,
             "mechanism": mechanism,
             "server": server_optimizer,
-            "execution": Execution(messages="per-user", users_per_message=1),
+            "execution": Execution(messages="one-user"),
             "clipping": clipping or FixedClipping(),
             "extra_releases": tuple(extra_releases),
         }
         self._frozen = tuple(frozen)
         self._tied = tied
-        self._run(
-            ModelLayout(("model",), ((1,),), ("float32",), {})
-        )  # to check what needs no model
+        any_layout = ModelLayout(("model",), ((1,),), ("float32",), {})
+        self._run(any_layout)  # to check everything that needs no model
         self.run_dir = Path(run_dir).expanduser().resolve()
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -226,11 +222,11 @@ class PrivateAggregator:
         return Run(task=ExternalTask(layout, self._users), **self._values)
 
     def begin(self, model: Arrays) -> Self:
-        """Plan the run and make its directory, or continue an existing one.
+        """Plan the run and create its directory, or continue an existing one.
 
         Args:
-            model: the initial arrays by name; also on continuing, where only names, shapes, types
-                and what is not trained must be as before.
+            model: the initial arrays by name; if the run is continued, their names, shapes and
+                types and the constant arrays must be as before.
 
         Raises:
             ConfigError: a model that cannot be trained, another run in the place, or a place that
@@ -241,9 +237,8 @@ class PrivateAggregator:
             raise ConfigError("begin must be called only once; the run is already open.")
         arrays = {name: _array(name, value) for name, value in model.items()}
         self._layout = ModelLayout.of_arrays(arrays, self._frozen, self._tied)
-        self._session = session_of(
-            self.run_dir, self._run(self._layout), self._layout.flat_of(arrays)
-        )
+        initial = self._layout.flat_of(arrays)
+        self._session = session_of(self.run_dir, self._run(self._layout), initial)
         self._begin_round()
         return self
 
@@ -261,12 +256,10 @@ class PrivateAggregator:
         self.close()
 
     def close(self) -> None:
-        """Write reports and let another process continue the run. Updates of the coming round are
-        forgotten.
+        """Write reports, drop the updates of the coming round, and release the run directory.
 
         Raises:
-            ConfigError: the disk failed when the reports were written; the run is closed all the
-                same.
+            ConfigError: the disk failed when the reports were written; the run is closed anyway.
         """
         session = self._session
         self._session = None
@@ -284,17 +277,17 @@ class PrivateAggregator:
 
     @property
     def t(self) -> int:
-        """The coming round, 0-based; as many rounds were released."""
+        """The index of the coming round, from 0; as many rounds were released."""
         return self._open.server.t
 
     @property
     def model(self) -> dict[str, NDArray[Any]]:
-        """The model after the rounds released so far, all arrays by name, each of its own type."""
+        """The model after the released rounds: all arrays by name, each of its own type."""
         return self._layout.arrays(self._open.server.parameters)
 
     @property
     def metrics(self) -> Mapping[int, Mapping[str, Any]]:
-        """By number of released rounds: ε so far, and the released statistics."""
+        """ε so far and the released statistics, by the number of released rounds."""
         return self._open.metrics
 
     def statement(self) -> PrivacyStatement:
@@ -308,10 +301,10 @@ class PrivateAggregator:
             ConfigError: t is not the coming round.
         """
         with self._lock:
-            return list(self._asked(t))
+            return list(self._cohort_of(t))
 
-    def _asked(self, t: int) -> list[str]:
-        if not t == self.t == self._round:  # the latter after an interruption
+    def _cohort_of(self, t: int) -> list[str]:
+        if not t == self.t == self._round:  # _round lags behind after an interruption
             raise ConfigError(f"t must be the next round, {self.t}, of an open run; got {t!r}.")
         if self._cohort is None:
             horizon = self._open.server.horizon
@@ -325,33 +318,33 @@ class PrivateAggregator:
 
         Args:
             user: one of the cohort who was not added yet.
-            update: what the user's training changed: trained minus received arrays, by name; others
-                are not looked at.
+            update: trained minus received arrays, by name; other arrays are ignored.
 
         Returns:
-            None, or in one line why the user's contribution is zero: a wrong shape or type, NaN. It
-            is kept
-            for the operator. It depends on data: show it to no one else.
+            None, or in one line why the user's contribution is zero: a wrong shape or type, NaN.
+            The reason is recorded for the operator. It depends on data: show it to no one else.
 
         Raises:
             ConfigError: a user outside the cohort, or one who was added already; nothing is added.
         """
         with self._lock:
-            if user not in self._asked(self.t) or user in self._added:
+            if user not in self._cohort_of(self.t) or user in self._added:
                 raise ConfigError(
                     f"user must be one of cohort({self.t}) who was not added yet; got {user!r}."
                 )
             self._added.append(user)
             try:
                 payload: Tensor | str = self._row(update)[None]
-            except Exception as error:  # whatever a user's arrays may cause
+            except Exception as error:  # a user's arrays may raise anything
                 payload = (str(error) or type(error).__name__)[:_LONGEST_REASON]
             failures = Reply((user,), payload).add_to(self._total)
             self._failures += failures
-            return failures[0].reason if failures else None
+            for failure in failures:
+                return failure.reason
+            return None
 
     def _row(self, update: Arrays) -> Tensor:
-        """The update as one vector, shape (d,): float32 where model and update are.
+        """The update as one vector, shape (d,); float32 if model and update are.
 
         Raises:
             ValueError: an array is missing, or of another shape or kind.
@@ -366,8 +359,9 @@ class PrivateAggregator:
                     f"array {name[:100]!r} must be numbers of shape {shape}; got "
                     f"{arrays[name].dtype} of shape {arrays[name].shape}"
                 )
-        narrow = all(array.dtype == np.float32 for array in arrays.values())
-        return self._layout.flat_of(arrays, self._layout.number if narrow else np.float64)
+        if all(array.dtype == np.float32 for array in arrays.values()):
+            return self._layout.flat_of(arrays, self._layout.number)
+        return self._layout.flat_of(arrays)
 
     def release(self) -> dict[str, NDArray[Any]]:
         """Release the round: noise, server rule, commit. Users who were not added count as zeros.
@@ -383,7 +377,7 @@ class PrivateAggregator:
             session = self._open
             t = self.t
             if t < session.server.horizon:
-                self._asked(t)
+                self._cohort_of(t)
             session.server.release(self._total, self._added)
             failures = self._failures
             present = len(self._added)
@@ -394,15 +388,16 @@ class PrivateAggregator:
 
 
 def _array(name: str, value: Any) -> NDArray[Any]:
-    """An array of NumPy or torch.
+    """Convert an array of NumPy or torch.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is neither.
     """
     try:
-        held = value.detach().cpu() if hasattr(value, "detach") else value
-        return np.asarray(held)
-    except Exception as error:  # whatever a stranger's object may do
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+        return np.asarray(value)
+    except Exception as error:  # an object of the user's own may raise anything
         raise ConfigError(
             f"array {name!r} must be one of NumPy or torch; got {type(value).__name__}."
         ) from error

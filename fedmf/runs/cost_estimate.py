@@ -1,5 +1,6 @@
-"""What a run would promise and cost, from its plan and made-up examples: no user's data are trained
-on.
+"""Guarantee and cost of a planned run, from its plan and synthetic examples.
+
+No user's data are trained on, and nothing is written.
 """
 
 from __future__ import annotations
@@ -26,23 +27,22 @@ from fedmf.runs.session import check_device
 from fedmf.training import Task, preflight, seconds_of_training
 
 _ROUNDS: Final = 3
-#: Most noise of the mean update over a run, in units of ζ.
+#: Upper limits of the noise of the mean update over a run, in units of ζ.
 _LEVELS: Final = ((0.05, "high"), (0.2, "medium"), (1.0, "low"))
 
 
 class NoiseAndSignal:
-    """Norms of noise in mean updates, as multiples of the clip norm ζ, which no mean update
-    exceeds.
+    """Norms of the noise in mean updates, relative to the clip norm ζ, the bound of these updates.
 
     Args:
-        plan: of a run.
+        plan: the plan of a run.
         dimension: d of its model.
 
     Attributes:
         words: one line at the beginning of a run: √d·(root mean square of an entry of a round's
-            noise)/(m·ζ), and the same of the mean over all n rounds, in which correlated noise
+            noise)/(m·ζ), and this ratio for the mean over all n rounds, in which correlated noise
             cancels.
-        warning: why a run cannot learn; None where it may.
+        warning: the reason why a run cannot learn; None if it may.
     """
 
     def __init__(self, plan: Plan, dimension: int) -> None:
@@ -52,7 +52,10 @@ class NoiseAndSignal:
         unit = math.sqrt(dimension) * std / plan.users_per_round
         of_a_round = unit * math.sqrt(float(np.mean(C.noise_row_variances())))
         of_all = unit * math.sqrt(max(float(query_variances(C, prefix(n))[-1]), 0.0)) / n
-        level = next((word for most, word in _LEVELS if of_all <= most), "none")
+        level = "none"
+        for limit, word in reversed(_LEVELS):
+            if of_all <= limit:
+                level = word
         self.words = (
             f"signal-to-noise: {level} (noise {100 * of_all:.3g} % of the clip norm in the mean "
             f"update over the run, {of_a_round:.3g} times it in a round)"
@@ -67,14 +70,13 @@ class NoiseAndSignal:
 
 
 def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
-    """Privacy, noise, memory and time of a round, for people: each as soon as it is known, the time
-    last.
+    """Yield privacy, noise, memory and time of a round, as label and text for people.
 
-    Users of the declared structure, with as many examples as real ones own, are made up and
-    trained; a few rows of noise are made under a key that is thrown away. Nothing is written.
+    The time comes last: it trains synthetic users of the declared structure, with as many examples
+    as real ones, and computes a few rows of noise under a temporary key. Nothing is written.
 
     Args:
-        run: what would be run.
+        run: the planned run.
         device: "cpu" or "cuda".
 
     Raises:
@@ -84,15 +86,10 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     model = task.model
     n = run.cohorts.rounds
     contract = plan.participation
-    known = plan.known_epsilon_after(n)
-    epsilon = plan.epsilon_after(n)
-    promised = f"{at_least(epsilon)} at delta {at_least(plan.delta)}, {plan.adjacency} adjacency"
-    if plan.amplification is not None:
-        promised += f" while cohorts stay secret; {at_least(known)} against those who know them"
-    against = NoiseAndSignal(plan, model.dimension)
+    noise = NoiseAndSignal(plan, model.dimension)
     params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())
     stored = plan.mechanism.factorization.streaming_inverse().memory_vectors
-    yield "epsilon", promised if run.is_private else "infinite: no noise"
+    yield "epsilon", _guarantee(run, plan)
     yield (
         "participation",
         (
@@ -110,9 +107,9 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
             f" {at_most(plan.noise_std)}"
         ),
     )
-    yield "noise against updates", against.words
-    if against.warning is not None:
-        yield "warning", against.warning
+    yield "noise against updates", noise.words
+    if noise.warning is not None:
+        yield "warning", noise.warning
     yield "model", f"{model.dimension:,} parameters"
     size = 8 * stored * model.dimension / 2**20
     yield "memory of noise", f"{size:,.1f} MiB: {stored} stored vectors"
@@ -127,9 +124,20 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     )
 
 
+def _guarantee(run: Run, plan: Plan) -> str:
+    if not run.is_private:
+        return "infinite: no noise"
+    n = run.cohorts.rounds
+    epsilon = at_least(plan.epsilon_after(n))
+    text = f"{epsilon} at delta {at_least(plan.delta)}, {plan.adjacency} adjacency"
+    if plan.amplification is not None:
+        known = at_least(plan.known_epsilon_after(n))
+        text += f" while cohorts stay secret; {known} against those who know them"
+    return text
+
+
 def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
-    """About how long a round takes on this machine: local training of made-up users and a row of
-    noise.
+    """The approximate time of a round on this machine, from synthetic users and a row of noise.
 
     Raises:
         ConfigError: the run cannot be executed.
@@ -147,7 +155,7 @@ def _planned(run: Run, device: str) -> tuple[Task, Plan]:
 
 
 def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:
-    """Of local training, and of a row of noise."""
+    """Seconds of local training in a round, and of a row of noise."""
     keys = KeySchedule.constant(NoiseKey.from_os())
     noisy = NoisyParts(keys, Domain.TRAINING, plan.parts[0], plan.noise_of(0))
     total = torch.zeros(task.model.dimension, dtype=torch.int64, device=device)

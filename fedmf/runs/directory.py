@@ -1,4 +1,8 @@
-"""The run directory: everything a run needs to continue, and everything it reports."""
+"""The run directory: everything a run needs to continue, and everything it reports.
+
+`RunHeader` describes a run in its ledger; `RunDirectory` creates and opens the directory; readers
+of records use `opened_record` and load no framework.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from fedmf.ledger.durable_files import create_directory, load_key, save_key, tig
 from fedmf.ledger.ledger import Ledger
 from fedmf.noise.key import NoiseKey
 from fedmf.release.plan import Plan
-from fedmf.runs.asked import law_of, numbers_of
+from fedmf.runs.plan_fields import cohort_law, plan_fields
 from fedmf.runs.statistics import Statistic, statistics_from
 from fedmf.statements.privacy import PRIVACY, UNITS, Privacy, Unit
 from fedmf.values import value_of
@@ -35,9 +39,9 @@ if TYPE_CHECKING:
     from fedmf.training import Task, UserFailure
 
 _log = logging.getLogger("fedmf")
-#: Raised when a field changes its meaning.
+#: Increased if a field changes its meaning.
 _FORMAT: Final = 1
-#: How users are known whose nodes have keys.
+#: How users are identified if their nodes have keys.
 ENROLLED: Final = (
     "keys of SuperNodes, by a file of node keys; true if the SuperLink authenticates SuperNodes "
     "(--enable-supernode-auth) over TLS, which a server app cannot see"
@@ -46,20 +50,19 @@ ENROLLED: Final = (
 
 @dataclass(frozen=True, eq=False)
 class RunHeader:
-    """The description of a run that its ledger keeps; enough to account for it, and to rebuild it,
-    from disk.
+    """The description of a run in its ledger: enough to account for it, and to rebuild it.
 
     Args:
-        run: what `fedmf.Run.to_dict` wrote: each value's own kind and fields.
+        run: the result of `fedmf.Run.to_dict`: kind and fields of each value.
         plan: the calibrated mechanism.
         arrays: name and shape of each tensor of the model in the order of its flat vector.
         key_fingerprint: short public id of the noise key; None for a run without privacy.
         key_public: whether the noise follows from a published seed.
         clipped_by: "server" (it clips every user's update again) or "workers" (they clip and sum).
         users_test: whether the central test part belongs to users whose data train the model.
-        public_inputs: what about the data is taken as public: dicts of the strings name, value,
-            source.
-        software: name and version of what the run was started with.
+        public_inputs: facts about the data that are taken as public: dicts of the strings name,
+            value, source.
+        software: name and version of the software that started the run.
         tied: further names of tensors of the model, each with the name in ``arrays``.
 
     >>> RunHeader.from_dict({"format": 1, "users": 10})
@@ -90,18 +93,20 @@ class RunHeader:
         constants: Sequence[PublicInput] = (),
         tied: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
-        """What the ledger must remember to account for a run and to continue it exactly.
+        """The header of a new run.
 
         Args:
-            run: as it was asked for.
-            plan: made for it.
-            key: of its noise.
+            run: the run.
+            plan: its plan.
+            key: the key of its noise.
             arrays: name and shape of each tensor of the model, in the order of its flat vector.
             test_owner: the owner of the examples of the central test part, as `Dataset.test_owner`.
-            constants: what else stays (`Task.constant_inputs`).
+            constants: constants of the task that are public (`Task.constant_inputs`).
             tied: further names of these tensors.
         """
-        inputs = [*map(dataclasses.asdict, (*run.task_source.public_inputs(), *constants))]
+        inputs = list[Mapping[str, str]]()
+        for each in (*run.task_source.public_inputs(), *constants):
+            inputs.append(dataclasses.asdict(each))
         if run.execution.node_keys:
             inputs.append(
                 {"name": "nodes of users", "value": ENROLLED, "source": "key execution.node-keys"}
@@ -112,7 +117,7 @@ class RunHeader:
             arrays=arrays,
             key_fingerprint=key.fingerprint if run.is_private else None,
             key_public=key.public,
-            clipped_by="server" if run.execution.messages == "per-user" else "workers",
+            clipped_by="workers" if run.execution.messages == "aggregate" else "server",
             users_test=test_owner == "training users",
             public_inputs=inputs,
             tied=dict(tied),
@@ -125,12 +130,12 @@ class RunHeader:
 
     @cached_property
     def privacy(self) -> Privacy:
-        """The guarantee that the run asked for."""
+        """The requested guarantee."""
         return value_of(PRIVACY, self.run.get("privacy", {}))
 
     @cached_property
     def cohorts(self) -> Cohorts:
-        """Who takes part when."""
+        """The participants of each round."""
         return value_of(COHORTS, self.run.get("cohorts", {}))
 
     @cached_property
@@ -152,14 +157,17 @@ class RunHeader:
         if self.plan.amplification is None:
             return None
         try:
-            return law_of(self.cohorts, self.plan.users, self.plan.participation)
+            return cohort_law(self.cohorts, self.plan.users, self.plan.participation)
         except ValueError as error:
             raise LedgerError(f"the header's amplification does not hold: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict; floats survive JSON bit for bit."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {"format": _FORMAT, **fields, "plan": self.plan.to_dict()}
+        values: dict[str, Any] = {"format": _FORMAT}
+        for field in dataclasses.fields(self):
+            values[field.name] = getattr(self, field.name)
+        values["plan"] = self.plan.to_dict()
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -173,14 +181,19 @@ class RunHeader:
                 f"header (run description) must have format {_FORMAT}; got"
                 f" {values.get('format')!r:.40}. Use the fedmf version that wrote it."
             )
-        given = {name: value for name, value in values.items() if name != "format"}
+        fields = dict(values)
+        del fields["format"]
         with rebuilding("header (run description)"):
-            privacy = value_of(PRIVACY, given["run"].get("privacy", {}))
-            cohorts = value_of(COHORTS, given["run"].get("cohorts", {}))
-            asked = numbers_of(privacy, cohorts, _statistics_of(given["run"]))
-            plan = Plan.from_dict(given["plan"], **asked)
-            arrays = tuple((str(name), tuple(map(int, shape))) for name, shape in given["arrays"])
-            return cls(**{**given, "plan": plan, "arrays": arrays})
+            run = fields["run"]
+            privacy = value_of(PRIVACY, run.get("privacy", {}))
+            cohorts = value_of(COHORTS, run.get("cohorts", {}))
+            from_run = plan_fields(privacy, cohorts, _statistics_of(run))
+            fields["plan"] = Plan.from_dict(fields["plan"], **from_run)
+            arrays = list[tuple[str, tuple[int, ...]]]()
+            for name, shape in fields["arrays"]:
+                arrays.append((str(name), tuple(map(int, shape))))
+            fields["arrays"] = tuple(arrays)
+            return cls(**fields)
 
 
 def _statistics_of(run: Mapping[str, Any]) -> tuple[Statistic, ...]:
@@ -190,10 +203,10 @@ def _statistics_of(run: Mapping[str, Any]) -> tuple[Statistic, ...]:
 KEY = "noise.key"
 LEDGER = "ledger.sqlite"
 CONFIG = "config.toml"
-#: All arrays of a model of which only some are trained.
+#: All arrays of a model with constant arrays.
 WHOLE_MODEL = "whole-model.npz"
-#: Which users failed when, and why: a JSON object a line. It tells about users' data: as secret as
-#: the key.
+#: Which users failed in which round and why, one JSON object per line: as secret as the key, since
+#: it depends on users' data.
 FAILURES = "failures.jsonl"
 
 
@@ -203,9 +216,9 @@ class RunDirectory:
     Use :meth:`create` or :meth:`open`, preferably as a context manager.
 
     Guarantees:
-        A directory either holds a complete run or does not exist: it is built next to its place and
-        renamed. Only its owner may enter it (mode 0700; files 0600), whatever the umask, and
-        opening one that others could read takes that from them.
+        A directory either holds a complete run or does not exist: it is built under another name
+        and renamed. Only its owner may enter it (mode 0700; files 0600), whatever the umask;
+        opening a directory restores these modes.
     """
 
     def __init__(self, path: Path, header: RunHeader, key: NoiseKey, ledger: Ledger) -> None:
@@ -226,19 +239,19 @@ class RunDirectory:
         """Create the directory of a new run.
 
         Args:
-            path: where; must not exist, or be empty.
-            run: what to run, from which ``config.toml`` is rendered.
-            header: of the run, for the ledger.
-            key: of its noise.
-            save_whole: writes the file of a model of which only some arrays are trained.
+            path: must not exist, or be empty.
+            run: the run, from which ``config.toml`` is rendered.
+            header: the header of the ledger.
+            key: the key of the noise.
+            save_whole: writes the file of a model with constant arrays.
 
         Raises:
-            ConfigError: the place is taken or cannot be written.
+            ConfigError: the path is in use or cannot be written.
         """
         from fedmf.runs.tables.configuration import render_toml
 
         path = path.resolve()
-        if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
+        if os.path.exists(path / LEDGER):  # False for an impossible name, which is rejected below
             raise ConfigError(
                 f"output directory {path} already holds a run: resume it (--resume), or choose"
                 " another."
@@ -260,8 +273,8 @@ class RunDirectory:
         """Open the directory of a run that was started before.
 
         Raises:
-            ConfigError, LedgerError, ValueError: not a run directory, damaged, held by another
-                process, or behind what this machine has seen of its run.
+            ConfigError, LedgerError, ValueError: not a run directory, damaged, open in another
+                process, or an older copy of one that this machine has continued.
         """
         path = path.resolve()
         ledger, header = open_ledger(path)
@@ -269,7 +282,7 @@ class RunDirectory:
         return cls(path, header, load_key(path / KEY), ledger)
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Let another process open the directory."""
         self.ledger.close()
 
     def __enter__(self) -> Self:
@@ -279,9 +292,7 @@ class RunDirectory:
         self.close()
 
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
-        """Append the failures of round t (0-based); a full disk loses them, which must not stop the
-        run.
-        """
+        """Append the failures of round t (from 0); an error of the disk does not stop the run."""
         if not failures:
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -289,13 +300,12 @@ class RunDirectory:
             contextlib.suppress(OSError),
             open(os.open(self.path / FAILURES, flags, 0o600), "a", encoding="utf-8") as file,
         ):
-            file.writelines(
-                json.dumps({"round": t + 1, **one.to_dict()}) + "\n" for one in failures
-            )
+            for failure in failures:
+                file.write(json.dumps({"round": t + 1, **failure.to_dict()}) + "\n")
 
 
 def read_header(path: Path) -> RunHeader:
-    """The header that a run directory's ledger keeps.
+    """The header in the ledger of a run directory.
 
     Raises:
         ConfigError: it is not a run directory.
@@ -308,11 +318,11 @@ def read_header(path: Path) -> RunHeader:
 def recorded_run(
     path: str | Path, task: Task | None = None, optimizer: ServerOptimizer | None = None
 ) -> Run:
-    """The run that a directory holds, rebuilt from its header.
+    """The run of a directory, rebuilt from its header.
 
     Args:
-        path: its directory.
-        task: the task, where it was given as an object.
+        path: the run directory.
+        task: the task, if it was given as an object.
         optimizer: likewise.
 
     Raises:
@@ -324,16 +334,19 @@ def recorded_run(
 
 
 def open_ledger(path: Path, read_only: bool = False) -> tuple[Ledger, RunHeader]:
-    """The ledger of a run directory, verified, and the header that it keeps.
+    """The verified ledger of a run directory, and its header.
 
     Raises:
         ConfigError: it is not a run directory, or its key cannot be used.
         LedgerError, ValueError: a damaged ledger, or one that holds less than was released.
     """
+    if not path.is_dir():
+        raise ConfigError(f"{path} is not a run directory: there is no such directory.")
     if not (path / LEDGER).is_file():
-        why = f"it has no {LEDGER}" if path.is_dir() else "there is no such directory"
-        raise ConfigError(f"{path} is not a run directory: {why}.")
-    key = load_key(path / KEY) if not read_only or (path / KEY).exists() else None
+        raise ConfigError(f"{path} is not a run directory: it has no {LEDGER}.")
+    key = None
+    if not read_only or (path / KEY).exists():
+        key = load_key(path / KEY)
     ledger = Ledger.open(path / LEDGER, key, read_only)
     try:
         header = RunHeader.from_dict(ledger.header)
@@ -349,9 +362,11 @@ def open_ledger(path: Path, read_only: bool = False) -> tuple[Ledger, RunHeader]
 
 @contextlib.contextmanager
 def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger]]:
-    """A run's header and ledger for reading, all reads of the same rounds: every reader has them
-    from here. A process that continues the run is not disturbed, and what it commits meanwhile is
-    not seen. Logs a warning where the key is not there: anybody could have written the rows.
+    """Open the header and ledger of a run for reading; all reads are of the same rounds.
+
+    Every reader of records uses this function. A process that continues the run is not disturbed,
+    and the rounds that it commits meanwhile are not seen. Logs a warning if the key is missing,
+    because the rows could then be anybody's.
 
     Raises:
         ConfigError, LedgerError, ValueError: as `open_ledger`.

@@ -1,4 +1,4 @@
-"""The folder of a run's released integers, which ``execution.keep-releases`` keeps."""
+"""The folder of a run's released integers, which ``execution.keep-releases`` adds to a run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedmf.runs.model_layout import named_parts
 INITIAL: Final = "initial.safetensors"
 
 
-def kept_releases(directory: RunDirectory, initial: Tensor) -> ReleasedIntegers | None:
-    """Return the file of a run's released integers, None where it keeps none.
+def released_integers(directory: RunDirectory, initial: Tensor) -> ReleasedIntegers | None:
+    """Return the file of a run's released integers; None if the run does not keep them.
 
     Args:
-        directory: of the run.
-        initial: θ_0, shape (d,), where the run has released nothing yet.
+        directory: the run directory.
+        initial: θ_0, shape (d,), which is stored before the first release.
 
     Raises:
         LedgerError: the folder cannot be created.
@@ -30,20 +30,22 @@ def kept_releases(directory: RunDirectory, initial: Tensor) -> ReleasedIntegers 
     if not folder.exists() and not directory.ledger.released:
         named = named_parts(initial.detach().cpu(), directory.header.arrays)
         tensors = {name: tensor.contiguous().clone() for name, tensor in named.items()}
-        files = {INITIAL: safetensors.torch.save(tensors)}
-        create_folder(folder, public_plan(directory.header), files)
+        content = safetensors.torch.save(tensors)
+        create_folder(folder, public_plan(directory.header), {INITIAL: content})
     width = sum(each.size for each in directory.header.plan.parts)
     return ReleasedIntegers(folder, width)
 
 
 def public_plan(header: RunHeader) -> dict[str, Any]:
-    """Describe what the integers of a run are, and how models follow from them."""
+    """Describe the integers of a run, and how its models follow from them."""
     plan = header.plan
     names = ["updates"]
     bounds = [1]
+    second_form = None
     if plan.second is not None:
         names.append("second moment")
         bounds.append(1)
+        second_form = plan.second.form
     for statistic in plan.statistics:
         names.append(statistic.name)
         bounds.append(statistic.summed().bound)
@@ -58,7 +60,7 @@ def public_plan(header: RunHeader) -> dict[str, Any]:
         "users_per_round": plan.users_per_round,
         "clip_norm": plan.clip_norm,
         "clipping": header.run["clipping"],
-        "second_form": None if plan.second is None else plan.second.form,
+        "second_form": second_form,
         "server": header.run["server"],
         "arrays": [[name, list(shape)] for name, shape in header.arrays],
     }

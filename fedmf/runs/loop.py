@@ -1,4 +1,9 @@
-"""The rounds of a run: one loop for all kinds of clients and programs."""
+"""The rounds of a run: one loop for all kinds of clients.
+
+`TrainingLoop` asks `Clients` for a `Reply` from each user or group of users, adds the replies to a
+sum, lets the session's private server release it, and reports each round as a `RoundRecord`.
+Rounds are numbered from 0 (``round_index``) everywhere except in `RoundRecord` and reports.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +33,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What the operator may know about a round. It tells who took part and failed: do not publish.
+    """Facts about a round for the operator alone: they tell who took part and who failed.
 
     Args:
-        t: 0-based round, now released.
-        asked: users in the cohort.
-        present: users with a reply, whatever it held.
+        round_index: the released round, from 0.
+        cohort_size: the number of users in the cohort.
+        present: the number of users with a reply, whatever its content.
         failures: users among them that contribute the zero vector, and replies that were not
             requested.
-        seconds: wall time of the round, without what callbacks take.
+        seconds: wall time of the round, without the time in callbacks.
     """
 
-    t: int
-    asked: int
+    round_index: int
+    cohort_size: int
     present: int
     failures: tuple[UserFailure, ...]
     seconds: float
@@ -48,20 +53,23 @@ class RoundReport:
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What a callback sees after a round: released and recorded values, which only `report` and
-    metrics of held-out users do not protect.
+    """The released and recorded values that a callback receives after each round.
+
+    For users of the package, ``rounds`` counts released rounds, so the first record has
+    ``rounds=1``, and its round has the index 0 everywhere else (`RoundReport.round_index`).
 
     Args:
-        rounds: how many rounds are released.
+        rounds: the number of released rounds, from 1.
         horizon: n.
-        metrics: the row of the metrics table with ε so far, and what ``evaluate_fn`` of a Flower
-            app returned; empty if the model was not evaluated. Figures of training users' own
+        metrics: the row of the metrics table with ε so far, and the result of ``evaluate_fn`` of a
+            Flower app; empty if the model was not evaluated. Metrics of training users' own
             examples without noise are left out, unless the run has no privacy. Those of held-out
-            users are for the operator: do not publish them.
+            users have no noise either: do not publish them.
         released: the model, flat.
         arrays: name and shape of each trained tensor, in the order of the flat model.
-        report: for the operator; None where an earlier process released the round. A run that is
-            stopped by it tells about users by its number of rounds.
+        report: for the operator, the only field that depends on training users directly; None if
+            an earlier process released the round. A run that stops because of it reveals something
+            about users by its number of rounds.
         tied: further names of trained tensors, each with the name in ``arrays``.
     """
 
@@ -78,9 +86,7 @@ class RoundRecord:
         return self.released.detach().clone()
 
     def model(self) -> dict[str, Tensor]:
-        """A copy of it by the names of the trained parameters, float32, as `load_model` gives
-        them.
-        """
+        """A copy of the model as float32 tensors by parameter name, like that of `load_model`."""
         flat = self.released.detach().to("cpu", torch.float32)
         return named_copies(flat, self.arrays, self.tied)
 
@@ -94,14 +100,14 @@ OnRound = Callable[[RoundRecord], bool | None]
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """What a run leaves that was carried out.
+    """The result of a simulated run.
 
     Args:
-        path: its directory.
+        path: the run directory.
         parameters: the released model, shape (d,), in the order of the module's parameters.
-        metrics: by released rounds.
-        statement: of its privacy.
-        stopped: whether a callback ended it.
+        metrics: rows of the metrics table, by the number of released rounds.
+        statement: the privacy statement.
+        stopped: whether a callback ended the run.
     """
 
     path: Path
@@ -113,17 +119,15 @@ class RunResult:
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What one message brought: a row of each user that it asked, one exact sum of them, or
-    nothing.
+    """The content of one reply: one row per user, an exact sum over users, or an error.
 
     Args:
-        users: whom the message asked; none if no user was asked for this reply.
-        payload: rows of shape (r, d), in the order of the users; exact sums by name, int64; or, in a
-            line, why there is neither.
-        failures: what the client says of users that it could not train.
-        node: who sent it; None if nothing travelled.
-        origin: rows are models, and what counts is row − origin, shape (d,); None if rows are
-            updates.
+        users: the users from whom the reply was requested; none if it was not requested.
+        payload: rows of shape (r, d), in the order of the users; exact sums by name, int64; or an
+            error in one line.
+        failures: users that the client could not train, according to the client.
+        node: the sender; None if nothing was sent over a network.
+        origin: if given, rows are models, and the updates are row − origin, shape (d,).
     """
 
     users: tuple[str, ...]
@@ -133,97 +137,104 @@ class Reply:
     origin: Tensor | None = None
 
     def add_to(self, total: ClippedSum) -> list[UserFailure]:
-        """Add it to a sum, in which each of the users is counted; every row is clipped again.
+        """Add the reply to a sum, which counts each of its users; every row is clipped again.
 
-        A row that is not finite is the zero vector of its user; an unusable reply is the zero
-        vector of all of them: nothing but a user's own contribution depends on what that user sent.
+        A row that is not finite counts as the zero vector of its user; an unusable reply counts as
+        the zero vector of all its users: nothing but a user's own contribution depends on what that
+        user sent.
 
         Returns:
             Who counts as zero, and why.
         """
-        where = "" if self.node is None else f"node {self.node}: "
+        where = ""
+        if self.node is not None:
+            where = f"node {self.node}: "
         if not self.users:
             return [UserFailure("", "reply", f"{where}no user is asked for this reply")]
-        zeros = self._zeros(total)
-        said = list(self.failures) if len(zeros) < len(self.users) else []
-        return [UserFailure(user, "reply", where + why) for user, why in zeros.items()] + said
+        failures = list[UserFailure]()
+        for user, reason in self._zeros(total).items():
+            failures.append(UserFailure(user, "reply", where + reason))
+        if len(failures) < len(self.users):
+            failures += self.failures
+        return failures
 
     def _zeros(self, total: ClippedSum) -> dict[str, str]:
-        reason = self.payload
-        if not isinstance(reason, str):
+        """Add the payload; returns the users that count as zero, with reasons."""
+        error = self.payload
+        if not isinstance(error, str):
             try:
-                if not isinstance(reason, Tensor):
-                    total.add_parts(reason, len(self.users))
-                    return {}
-                if len(reason) != len(self.users):
-                    raise ValueError(f"reply must hold {len(self.users)} rows; got {len(reason)}")
-                finite = total.add_updates(reason, self.origin).tolist()
-                lost = (user for user, good in zip(self.users, finite, strict=True) if not good)
-                return dict.fromkeys(lost, "update holds NaN or infinity")
-            except ValueError as error:
-                reason = str(error)
+                return self._add_payload(total)
+            except ValueError as wrong:
+                error = str(wrong)
         total.add_nothing(len(self.users))
-        return dict.fromkeys(self.users, reason)
+        return dict.fromkeys(self.users, error)
+
+    def _add_payload(self, total: ClippedSum) -> dict[str, str]:
+        assert not isinstance(self.payload, str)
+        if not isinstance(self.payload, Tensor):
+            total.add_parts(self.payload, len(self.users))
+            return {}
+        if len(self.payload) != len(self.users):
+            raise ValueError(f"reply must hold {len(self.users)} rows; got {len(self.payload)}")
+        finite = total.add_updates(self.payload, self.origin).tolist()
+        zeros = dict[str, str]()
+        for user, is_finite in zip(self.users, finite, strict=True):
+            if not is_finite:
+                zeros[user] = "update holds NaN or infinity"
+        return zeros
 
 
 class Clients:
-    """Who trains the users of a run, and the way to them: in this process, or on a grid of
-    Flower's.
-    """
+    """The users of a run and the way to reach them: in this process, or through Flower."""
 
     def gather(self) -> None:
-        """Wait for those who are to be asked, before the first round.
+        """Wait before the first round until users can be reached.
 
         Raises:
             RuntimeError: no user is served.
         """
 
     def refresh(self) -> None:
-        """Notice who came and left, before a round is asked; never wait."""
+        """Update, without waiting, which users are connected; called before each request."""
 
     def connected(self, users: NDArray[np.int64]) -> list[bool]:
-        """Which users, by index, can be asked now."""
+        """Which users, by index, can be reached now."""
         return [True] * users.size
 
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
-        """The replies of a cohort, ids by index, to round ``round_index`` (from 0), each as it
-        arrives.
-        """
+        """The replies of a cohort (ids by index) in round ``round_index``, each as it arrives."""
         raise NotImplementedError
 
     def again(self, round_index: int, attempt: int) -> bool:
-        """Whether a round is requested again, after a pause, without a reply to attempt 0, 1, …:
-        never.
-        """
+        """Whether to request a round again, after a pause, if attempt 0, 1, … got no reply."""
         del round_index, attempt
         return False
 
 
 class TrainingLoop:
-    """A session's rounds, each in one order: asked, released, kept, told.
+    """The rounds of a session, each in the same order: request, release, record, report.
 
-    1. *Asked*: the cohort, again while everybody is silent, as often as was said beforehand; then
-       the round continues without users, so that the number of rounds does not depend on who was
-       present.
-    2. *Released*: the sum of the replies, with noise, in one commit. The round consumes its row of
-       noise in any case. The report is held before that, so that nothing of it is lost where this
-       is interrupted.
-    3. *Kept*: who failed, for the operator, and the round's row of metrics.
-    4. *Told*: the callback is called, and may stop the run.
+    1. *Request*: replies are requested from the cohort, and again while there are none, as often as
+       was fixed beforehand; then the round continues without users, so that the number of rounds
+       does not depend on who was present.
+    2. *Release*: the sum of the replies, with noise, in one commit. The round uses up its row of
+       noise in any case. The report is stored before that, so that nothing of it is lost if this
+       step is interrupted.
+    3. *Record*: the failed users, for the operator, and the round's row of metrics.
+    4. *Report*: the callback is called, and may stop the run.
 
     Args:
         session: the run of these rounds.
-        clients: whom it asks.
+        clients: the users of the run.
         on_round: see `OnRound`.
-        evaluate: called with the number of the round where the run stands (0 for a new one), and
-            with that of each round once it is kept; what it returns joins the metrics that
-            ``on_round`` sees.
+        evaluate: called with the number of released rounds, at the start (0 for a new run) and
+            after each round; its result joins the metrics that ``on_round`` receives.
 
     Guarantees:
-        A round is told once, after its commit, or never if that failed. Whatever stops the loop,
-        what is committed by then is kept, told, and in the reports of the run directory. A callback
-        that decides by the released values in its record makes a post-processing of them, so the ε
-        of all n rounds holds for when it stops.
+        A round is reported once, after its commit, or never if the commit failed. Whatever stops
+        the loop, the committed rounds are recorded, reported, and in the reports of the run
+        directory. A callback that decides by the released values in its record post-processes them,
+        so the ε of all n rounds holds for when it stops.
     """
 
     def __init__(
@@ -240,16 +251,16 @@ class TrainingLoop:
         self._server = session.server
         self._cohort: Mapping[int, str] = {}
         self._report: RoundReport | None = None
-        self._begun = 0.0
+        self._start = 0.0
 
     def cohort(self, round_index: int) -> Mapping[int, str]:
-        """Who is asked in round ``round_index`` (from 0), among those who are connected: ids by index."""
-        self._begun = time.perf_counter()
+        """The connected users to train in a round, ids by index."""
+        self._start = time.perf_counter()
         self._cohort = self.session.cohort(round_index, self.clients.connected)
         return self._cohort
 
-    def _asked(self, round_index: int) -> Iterator[Reply]:
-        """1. The replies to the first attempt that gets any; an empty cohort is asked once."""
+    def _replies(self, round_index: int) -> Iterator[Reply]:
+        """1. The replies to the first attempt that gets any; an empty cohort has one attempt."""
         for attempt in itertools.count():
             self.clients.refresh()
             replies = self.clients.ask(round_index, self.cohort(round_index))
@@ -261,72 +272,71 @@ class TrainingLoop:
         return iter(())
 
     def release(self, round_index: int, replies: Iterable[Reply]) -> bool:
-        """2 to 4. Add the replies to the sum as they come, release it, keep and tell what the round
-        leaves.
+        """2 to 4. Add the replies to a sum as they arrive, release it, record and report the round.
 
         Returns:
             Whether the callback stops the run.
         """
-        server = self._server
         failures = list[UserFailure]()
         present = list[str]()
-        total = server.new_sum()
+        total = self._server.new_sum()
         for reply in replies:
             failures += reply.add_to(total)
             present += reply.users
         self._report = RoundReport(
-            round_index, len(self._cohort), len(present), tuple(failures), 0.0
+            round_index, len(self._cohort), len(present), tuple(failures), seconds=0.0
         )
-        server.release(total, sorted(present))
-        self._report = replace(self._report, seconds=time.perf_counter() - self._begun)
-        return self._told()
+        self._server.release(total, sorted(present))
+        self._report = replace(self._report, seconds=time.perf_counter() - self._start)
+        return self._finish_round()
 
-    def _told(self) -> bool:
-        """3 and 4, unless the round was not committed or was told before."""
+    def _finish_round(self) -> bool:
+        """3 and 4, unless the round was not committed or was reported before."""
         report = self._report
-        t = self._server.t
-        if report is None or report.t >= t:
+        if report is None or report.round_index >= self._server.t:
             return False
-        self.session.note_failures(report.t, report.failures, report.present)
+        self.session.note_failures(report.round_index, report.failures, report.present)
         self.session.evaluate()
         self._report = None
-        return self._tell(report)
+        return self._report_round(report)
 
-    def _tell(self, report: RoundReport | None) -> bool:
+    def _report_round(self, report: RoundReport | None) -> bool:
+        """4. Report the last released round; returns whether the callback stops the run."""
         t = self._server.t
-        session = self.session
-        more = None if self.evaluate is None else self.evaluate(t)
+        evaluated: Mapping[str, Any] | None = None
+        if self.evaluate is not None:
+            evaluated = self.evaluate(t)
         if self.on_round is None or t == 0:
             return False
-        private = session.run.is_private
-        row = {
-            name: value
-            for name, value in session.metrics.get(t, {}).items()
-            if value is not None and not (private and name.endswith("_not_private"))
-        }
-        header = session.directory.header
-        seen = {**row, **(more or {})}
         record = RoundRecord(
-            t,
-            self._server.horizon,
-            seen,
-            self._server.parameters,
-            header.arrays,
-            report,
-            header.tied,
+            rounds=t,
+            horizon=self._server.horizon,
+            metrics={**self._reportable_metrics(), **(evaluated or {})},
+            released=self._server.parameters,
+            arrays=self.session.directory.header.arrays,
+            report=report,
+            tied=self.session.directory.header.tied,
         )
-        return self.on_round(record) is True  # a value that happens to be true ends no run
+        return self.on_round(record) is True  # a value that happens to be true stops no run
+
+    def _reportable_metrics(self) -> dict[str, Any]:
+        private = self.session.run.is_private
+        metrics = dict[str, Any]()
+        for name, value in self.session.metrics.get(self._server.t, {}).items():
+            if value is not None and not (private and name.endswith("_not_private")):
+                metrics[name] = value
+        return metrics
 
     @torch.inference_mode(False)
     def run(self, last: int | None = None) -> bool:
-        """Continue from the session's committed round to round ``last`` (default: the horizon);
-        write reports.
+        """Continue from the last committed round to ``last`` rounds, and write the reports.
 
-        A run that is continued begins with a call of ``on_round`` for the round where it stands,
-        which an earlier process may have made.
+        A run that is continued begins with a call of ``on_round`` for its last released round,
+        which an earlier process may have reported already.
 
         Args:
-            last: number of rounds of the whole run, including earlier processes.
+            last: the number of rounds after which the run ends, including those of earlier
+                processes; default: the horizon.
 
         Returns:
             Whether a callback stopped it.
@@ -336,7 +346,7 @@ class TrainingLoop:
                 failed.
             RuntimeError: no node answers before the first of these rounds.
             LedgerError: a release failed, now or before. Open the run again.
-            Exception: what a callback raises; the round is kept, and the run can be continued.
+            Exception: raised by a callback; the round is committed, and the run can be continued.
         """
         with raising_on_termination():
             return self._run(last)
@@ -344,24 +354,25 @@ class TrainingLoop:
     def _run(self, last: int | None) -> bool:
         server = self._server
         server.ledger.guard.require()
-        last = server.horizon if last is None else last
+        if last is None:
+            last = server.horizon
         if last > server.horizon:
             raise ConfigError(
                 f"num_rounds must be at most the horizon n={server.horizon}; got {last}. "
                 "The noise of further rounds was not calibrated."
             )
         try:
-            stopped = not server.lost and self._tell(None)
+            stopped = not server.lost and self._report_round(None)
             if server.t < last and not stopped:
                 self.clients.gather()
             for round_index in range(server.t, last):
                 if stopped:
                     break
-                stopped = self.release(round_index, self._asked(round_index))
+                stopped = self.release(round_index, self._replies(round_index))
         except BaseException:
-            for then in (server.keep_state, self._told, self.session.write_reports):
-                with contextlib.suppress(Exception):  # what stopped the run is what should be seen
-                    then()
+            for cleanup in (server.keep_state, self._finish_round, self.session.write_reports):
+                with contextlib.suppress(Exception):  # the original exception should be seen
+                    cleanup()
             raise
         server.keep_state()
         self.session.write_reports()

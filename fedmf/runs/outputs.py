@@ -1,4 +1,4 @@
-"""What a run reports: metrics table, learning curve and privacy statement."""
+"""Reports of a run: the metrics table, the learning curve, and a warning if nothing is learned."""
 
 from __future__ import annotations
 
@@ -23,65 +23,73 @@ if TYPE_CHECKING:
     from fedmf.training import Task
 
 
+_SPENT: Final = "ε spent"
 METRICS = "metrics.parquet"
 PICTURE = "learning-curve.png"
-_OTHERWISE: Final = (
+_ADVICE: Final = (
     "Scale the features, or try other learning rates (client and server) or more rounds."
 )
 
 
 def central(metric: str, dataset: Dataset) -> str:
-    """The column of a metric of the central test part, with a mark where users of the run own
-    it.
-    """
-    return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
+    """The column of a metric of the central test part, marked if users of the run own this part."""
+    if dataset.test_owner == "training users":
+        return f"{metric}_not_private"
+    return metric
 
 
 def metric_columns(task: Task | None, statistics: Sequence[Statistic] = ()) -> list[str]:
-    """The columns of a run's metrics table, in their order; without a task those that need none."""
-    released = ["epsilon", *(column for statistic in statistics for column in statistic.columns)]
-    if task is None:
-        return released
-    return [
-        central(name, task.dataset) for name in ("loss", *(one.name for one in task.metrics))
-    ] + released
+    """The columns of a run's metrics table in order; without a task, those that need none."""
+    columns = list[str]()
+    if task is not None:
+        columns.append(central("loss", task.dataset))
+        for metric in task.metrics:
+            columns.append(central(metric.name, task.dataset))
+    columns.append("epsilon")
+    for statistic in statistics:
+        columns += statistic.columns
+    return columns
 
 
 def write_metrics(
     path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Sequence[str]
 ) -> None:
-    """Write ``metrics.parquet``: a row per evaluated round with round, loss, the task's metrics and
-    epsilon.
+    """Write ``metrics.parquet`` with one row per evaluated round.
 
-    ``round`` counts released rounds, so round 0 is the initial model. epsilon is what the worst
-    allowed user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy,
-    as is whatever a row does not have.
+    The columns are round, loss, the task's metrics and epsilon. ``round`` counts released rounds,
+    so round 0 is the initial model. epsilon is the privacy that the worst allowed user has spent by
+    then (`Plan.epsilon_after`); it is missing in a run without privacy, as is every value that a
+    row does not have.
     """
-    order = np.array(sorted(rows), dtype=np.int64)
-    table = {"round": pa.Array.from_buffers(pa.int64(), order.size, [None, pa.py_buffer(order)])}
+    rounds = np.array(sorted(rows), dtype=np.int64)
+    table = {"round": pa.Array.from_buffers(pa.int64(), rounds.size, [None, pa.py_buffer(rounds)])}
     for name in columns:
-        held = (rows[t].get(name) for t in order.tolist())
-        table[name] = _column(
-            np.array([math.nan if value is None else value for value in held], np.float64)
-        )
+        values = [_number(rows[t].get(name)) for t in rounds.tolist()]
+        table[name] = _column(np.array(values, np.float64))
     buffer = io.BytesIO()
     parquet.write_table(pa.Table.from_arrays([*table.values()], names=[*table]), buffer)
     write_durably(path / METRICS, buffer.getvalue())
 
 
+def _number(value: float | None) -> float:
+    """NaN for a missing value."""
+    if value is None:
+        return math.nan
+    return value
+
+
 def _column(numbers: NDArray[np.float64]) -> Any:
-    """With null for NaN. By its buffers: `pyarrow.array` would import pandas, which is slow."""
-    there = np.packbits(~np.isnan(numbers), bitorder="little")
+    """A column with null for NaN, by its buffers: `pyarrow.array` would import pandas."""
+    present = np.packbits(~np.isnan(numbers), bitorder="little")
     return pa.Array.from_buffers(
-        pa.float64(), numbers.size, [pa.py_buffer(there), pa.py_buffer(numbers)]
+        pa.float64(), numbers.size, [pa.py_buffer(present), pa.py_buffer(numbers)]
     )
 
 
 def draw_learning_curve(
     path: Path, rows: Mapping[int, Mapping[str, Any]], title: str, task: Task
 ) -> bool:
-    """Draw the first metric, the loss and ε spent (of the worst allowed user) into
-    ``learning-curve.png``.
+    """Draw the first metric, the loss and the spent ε into ``learning-curve.png``.
 
     Args:
         path: the run directory.
@@ -97,39 +105,52 @@ def draw_learning_curve(
     except ImportError:
         return False
     rounds = sorted(rows)
-    shares = {metric.name: metric.is_share for metric in task.metrics[:1]}
-    curves: list[tuple[str, list[float]]] = []
-    for name in dict.fromkeys([*shares, "loss"]):
-        scale, unit = (100.0, " (%)") if shares.get(name) else (1.0, "")
-        column = central(name, task.dataset)
-        values = [scale * rows[t].get(column, math.nan) for t in rounds]
-        curves.append((f"test {column.replace('_', ' ')}{unit}", values))
-    epsilons = [math.nan if rows[t].get("epsilon") is None else rows[t]["epsilon"] for t in rounds]
-    if any(math.isfinite(epsilon) and epsilon > 0 for epsilon in epsilons):
-        curves.append(("ε spent", epsilons))
+    curves = _curves(rows, task)
     panels = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
-    for axes, colour, (label, values) in zip(panels, COLOURS, curves, strict=False):
+    for axes, colour, (label, values) in zip(panels, COLOURS, curves.items(), strict=False):
         axes.plot(rounds, values, color=colour)
         style(axes, ylabel=label)
-        if label != "ε spent" and math.isfinite(values[0]):
+        if label != _SPENT and math.isfinite(values[0]):
             axes.axhline(values[0], color="0.4", linestyle=":", label="untrained model")
             axes.legend(frameon=False)
     panels[-1].set_xlabel("rounds released")
     figure.align_ylabels()
     figure.suptitle(title)
-    figure.savefig(buffer := io.BytesIO(), format="png", dpi=150)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
     write_durably(path / PICTURE, buffer.getvalue())
     return True
+
+
+def _curves(rows: Mapping[int, Mapping[str, Any]], task: Task) -> dict[str, list[float]]:
+    """The values of each panel by its label, from the first round to the last."""
+    scales = {"loss": 1.0}
+    if task.metrics:
+        metric = task.metrics[0]
+        scales = {metric.name: 1.0, "loss": 1.0}
+        if metric.is_share:
+            scales[metric.name] = 100.0
+    curves = dict[str, list[float]]()
+    for name, scale in scales.items():
+        column = central(name, task.dataset)
+        label = f"test {column.replace('_', ' ')}"
+        if scale == 100.0:
+            label += " (%)"
+        curves[label] = [scale * rows[t].get(column, math.nan) for t in sorted(rows)]
+    epsilons = [_number(rows[t].get("epsilon")) for t in sorted(rows)]
+    if any(math.isfinite(epsilon) and epsilon > 0 for epsilon in epsilons):
+        curves[_SPENT] = epsilons
+    return curves
 
 
 def shortfall(
     metrics: Mapping[int, Mapping[str, Any]], horizon: int, labels: NDArray[np.int64] | None = None
 ) -> str | None:
-    """A line if the newest model has diverged, or is no better than one that ignores the features.
+    """Return a warning if the newest model diverged, or is no better than one without features.
 
-    With p_c the share of class c among the labels, the latter has the loss −Σ_c p_c·ln p_c and the
-    accuracy max_c p_c. Where there are accuracies alone, as in some apps, only the last is judged,
-    by the first.
+    With p_c the share of class c among the labels, a model that ignores the features has the loss
+    −Σ_c p_c·ln p_c and the accuracy max_c p_c. Without losses, as in some apps, the last accuracy
+    is compared with the first.
 
     Args:
         metrics: on the public test part, by rounds released.
@@ -138,62 +159,77 @@ def shortfall(
             cross-entropy.
 
     >>> rows = {0: {"loss": 0.8}, 10: {"loss": 0.9}, 50: {"loss": 0.5, "accuracy": 0.8}}
-    >>> shortfall(rows, 100), shortfall({**rows, 90: {"loss": 3.1}}, 100)
-    (None, 'after round 90 of 100 the test loss is 3.1, above 0.8 of the untrained model; after
-    round 50 it
-     was 0.5 (accuracy 80.0 %): training has diverged. Lower ... or a larger epsilon.')
+    >>> shortfall(rows, 100)
+    >>> shortfall({**rows, 90: {"loss": 3.1}}, 100)
+    'after round 90 of 100 the test loss is 3.1, above 0.8 of the untrained model; after round 50 it
+    was 0.5 (accuracy 80.0 %): training has diverged. Lower ... or a larger epsilon.'
     >>> shortfall({0: {"loss": 0.8}, 9: {"loss": 0.6, "accuracy": 0.75}}, 9, np.array([0, 0, 0, 1]))
     'after round 9 of 9 the test loss is 0.6 (accuracy 75.0 %), no better than always predicting the
-    commonest
-     class. ...'
+    commonest class. ...'
     >>> shortfall({0: {"accuracy": 0.3}, 9: {"accuracy": 0.2}}, 9)
     'after round 9 of 9 the test accuracy is 0.2, not above 0.3 of the untrained model. ...'
     """
-    losses = {t: row["loss"] for t, row in metrics.items() if row.get("loss") is not None}
-    first, last = (metrics.get(t, {}).get("accuracy", math.nan) for t in (0, horizon))
-    if not losses and last <= first:
-        said = (
-            f"after round {horizon} of {horizon} the test accuracy is {last:.3g}, not above"
-            f" {first:.3g}"
-        )
-        return f"{said} of the untrained model. {_OTHERWISE}"
-    t = max(losses, default=0)
+    losses = dict[int, float]()
+    for t, row in metrics.items():
+        if row.get("loss") is not None:
+            losses[t] = row["loss"]
+    if not losses:
+        return _shortfall_of_accuracy(metrics, horizon)
+    t = max(losses)
     if t == 0 or not math.isfinite(losses.get(0, math.nan)):
         return None
-    shares = np.zeros(1) if labels is None else np.bincount(labels) / len(labels)
-    entropy = math.inf if labels is None else float(entr(shares).sum())
+    shares = np.zeros(1)
+    entropy = math.inf
+    if labels is not None:
+        shares = np.bincount(labels) / len(labels)
+        entropy = float(entr(shares).sum())
     best = min((at for at in losses if math.isfinite(losses[at])), key=losses.__getitem__)
     ignorant = min(losses[0], entropy)
-    learned = losses[best] < ignorant - 0.05 * abs(
-        ignorant
-    )  # noise alone may get a little below it
-    most = ignorant if learned else losses[0]
+    # Noise alone may get a little below the loss of an ignorant model.
+    learned = losses[best] < ignorant - 0.05 * abs(ignorant)
+    bound = losses[0]
+    if learned:
+        bound = ignorant
+    margin = 0.0
+    if t < horizon:
+        margin = 0.1 * abs(bound)
     where = f"after round {t} of {horizon} the test"
-    margin = 0.0 if t == horizon else 0.1 * abs(most)
-    if not math.isfinite(losses[t]) or (4 * t >= horizon and losses[t] > most + margin):
-        whose = (
-            "the untrained model"
-            if most == losses[0]
-            else "always predicting the shares of the classes"
-        )
+    if not math.isfinite(losses[t]) or (4 * t >= horizon and losses[t] > bound + margin):
+        reference = "always predicting the shares of the classes"
+        if bound == losses[0]:
+            reference = "the untrained model"
         why = ": the steps or the noise are too large."
         if learned:
-            why = f"; after round {best} it was {_judged(metrics[best])}: training has diverged."
+            why = f"; after round {best} it was {_quality(metrics[best])}: training has diverged."
         return (
-            f"{where} loss is {_judged(metrics[t])}, above {most:.3g} of {whose}{why} Lower the"
-            " learning rate of the clients or of the server, scale the features, or take more"
+            f"{where} loss is {_quality(metrics[t])}, above {bound:.3g} of {reference}{why} Lower"
+            " the learning rate of the clients or of the server, scale the features, or take more"
             " users a round or a larger epsilon."
         )
-    common = metrics[t].get("accuracy", math.inf) <= shares.max()
-    if t < horizon or not (common or losses[t] >= entropy):
+    if t < horizon:
         return None
-    what = "commonest class" if common else "shares of the classes"
+    nothing_learned = (
+        f"{where} loss is {_quality(metrics[t])}, no better than always predicting the"
+    )
+    if metrics[t].get("accuracy", math.inf) <= shares.max():
+        return f"{nothing_learned} commonest class. {_ADVICE}"
+    if losses[t] >= entropy:
+        return f"{nothing_learned} shares of the classes. {_ADVICE}"
+    return None
+
+
+def _shortfall_of_accuracy(metrics: Mapping[int, Mapping[str, Any]], horizon: int) -> str | None:
+    first = metrics.get(0, {}).get("accuracy", math.nan)
+    last = metrics.get(horizon, {}).get("accuracy", math.nan)
+    if not last <= first:
+        return None
     return (
-        f"{where} loss is {_judged(metrics[t])}, no better than always predicting the {what}."
-        f" {_OTHERWISE}"
+        f"after round {horizon} of {horizon} the test accuracy is {last:.3g}, not above"
+        f" {first:.3g} of the untrained model. {_ADVICE}"
     )
 
 
-def _judged(row: Mapping[str, Any]) -> str:
-    share = f" (accuracy {100 * row['accuracy']:.1f} %)" if row.get("accuracy", 2) <= 1 else ""
-    return f"{row['loss']:.3g}{share}"
+def _quality(row: Mapping[str, Any]) -> str:
+    if row.get("accuracy", 2) <= 1:
+        return f"{row['loss']:.3g} (accuracy {100 * row['accuracy']:.1f} %)"
+    return f"{row['loss']:.3g}"

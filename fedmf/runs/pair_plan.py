@@ -23,9 +23,8 @@ def paired_streams(
     """The mechanism of the sums and the stream of second moments.
 
     C₁ and C₂ are the run's mechanism for its two workloads, and λ comes from `energy_weight` for a
-    block with an even share of the energy. With an importance w > 0 of the second moment they may
-    be one matrix for both where that is better, and λ, and this choice, minimise the predicted
-    error
+    block with an even share of the energy. With a weight w > 0 of the second moment, one matrix may
+    serve both if that is better; then λ and this choice minimize the predicted error
 
         d·τ₁²‖A₁C₁⁻¹‖²/ζ² + w·m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴,
 
@@ -33,8 +32,8 @@ def paired_streams(
 
     Args:
         run: mechanism, workloads, participation, ζ, adjacency, w.
-        moment: which second moment the optimizer needs.
-        form: how it is formed.
+        moment: the second moment that the optimizer needs.
+        form: the form in which it is released.
 
     Raises:
         ConfigError: a claim of amplification, or a form that runs do not release.
@@ -52,29 +51,27 @@ def paired_streams(
         )
     part = run.participation
     zeta = privacy.clip_norm
-    importance = run.mechanism_config.second_moment_weight
+    w = run.mechanism_config.second_moment_weight
     goal = run.mechanism_config.goal
-    works = (run.workload, run.second_workload)
-    built = [run.mechanism_config.choice.build(part, work, goal) for work in works]
-    # ‖E‖ ≤ 2ζ‖D‖ makes the squared mean a zero-out pair with 4λ for λ.
-    squared = form == "squared-mean"
-    users = (
-        UserRange(zeta, 1, "zero-out")
-        if squared
-        else UserRange(zeta, moment.size, privacy.adjacency)
-    )
-    stretch = 4.0 if squared else 1.0
-    first, second = built
-    if importance == 0:
+    choice = run.mechanism_config.choice
+    first = choice.build(part, run.workload, goal)
+    second = choice.build(part, run.second_workload, goal)
+    users = UserRange(zeta, moment.size, privacy.adjacency)
+    stretch = 1.0
+    if form == "squared-mean":
+        # ‖E‖ ≤ 2ζ‖D‖ makes the squared mean a zero-out pair with 4λ for λ.
+        users = UserRange(zeta, 1, "zero-out")
+        stretch = 4.0
+    if w == 0:
         matrices = (first.factorization, second.factorization)
         weight = _even_weight(run, *matrices, users, moment.size, stretch)
     else:
-        pairs = [(built[0], built[1]), (built[0], built[0]), (built[1], built[1])]
+        pairs = [(first, second), (first, first), (second, second)]
         goals = (
             Goal(run.workload, moment.dimension, 1 / zeta**2),
-            Goal(run.second_workload, moment.size, stretch * importance / zeta**4),
+            Goal(run.second_workload, moment.size, stretch * w / zeta**4),
         )
-        candidates = [(one.factorization, other.factorization) for one, other in pairs]
+        candidates = [(C_1.factorization, C_2.factorization) for C_1, C_2 in pairs]
         index, best, _ = best_pair(candidates, part, users, *goals)
         first, second = pairs[index]
         assert best.weight is not None
@@ -98,6 +95,8 @@ def _even_weight(
     """λ for blocks with even shares; the bound on a squared mean is √stretch times as large."""
     epsilon = run.privacy.requested_epsilon
     part = run.participation
-    sigma = 1.0 if epsilon is None else certified_sigma(epsilon, run.privacy.delta)
+    sigma = 1.0
+    if epsilon is not None:
+        sigma = certified_sigma(epsilon, run.privacy.delta)
     rho = relative_energy_error(C_2, part, sigma, run.cohorts.users_per_round, 1 / blocks)
     return energy_weight(C_1, C_2, part, users, math.sqrt(stretch) * rho)

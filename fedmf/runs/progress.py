@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -15,10 +15,11 @@ from fedmf.statements.privacy import UNITS
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
+    from fedmf.runs.cost_estimate import NoiseAndSignal
     from fedmf.runs.loop import RoundRecord
     from fedmf.runs.session import Session
 
-#: Columns of statistics in the table; a file has all of them.
+#: Most columns of statistics in the table; the file of metrics has all of them.
 _MOST_SHOWN: Final = 6
 _WIDTH: Final = 15
 
@@ -28,17 +29,18 @@ def bar(console: Console, label: str) -> Iterator[Callable[[int, int | None, str
     """A progress bar on a terminal, and in a notebook with ipywidgets; nothing elsewhere.
 
     Args:
-        console: where.
+        console: where it is shown.
         label: the name of the steps.
     """
     columns = TextColumn(label), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()
-    shown = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     text = TextColumn("{task.description}", markup=False)
-    with Progress(*columns, text, console=console, disable=not shown, transient=True) as progress:
+    visible = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    progress = Progress(*columns, text, console=console, disable=not visible, transient=True)
+    with progress:
         task = progress.add_task("", total=None)
 
-        def show(done: int, total: int | None, said: str) -> None:
-            progress.update(task, completed=done, total=total, description=said)
+        def show(done: int, total: int | None, description: str) -> None:
+            progress.update(task, completed=done, total=total, description=description)
 
         yield show
 
@@ -52,55 +54,69 @@ class RunProgress:
     """
 
     def __init__(self, session: Session, console: Console | None = None) -> None:
-        from fedmf.runs.outputs import central  # who only wants a bar loads no framework
+        from fedmf.runs.outputs import central  # a bar alone loads no framework
 
-        self._session, self._stack = session, ExitStack()
+        self._session = session
+        self._stack = ExitStack()
         self._console = console or Console(stderr=True)
         dataset = session.task.dataset
-        metrics = session.task.metrics
-        self._shares = {central(metric.name, dataset) for metric in metrics if metric.is_share}
-        released = [column for one in session.run.statistics for column in one.columns]
-        judged = [central(name, dataset) for name in ("loss", *(metric.name for metric in metrics))]
-        self._columns = ["epsilon", *judged, *released[:_MOST_SHOWN]]
+        self._shares = set[str]()
+        self._quality_columns = [central("loss", dataset)]
+        for metric in session.task.metrics:
+            column = central(metric.name, dataset)
+            self._quality_columns.append(column)
+            if metric.is_share:
+                self._shares.add(column)
+        released = list[str]()
+        for statistic in session.run.statistics:
+            released += statistic.columns
+        self._columns = ["epsilon", *self._quality_columns, *released[:_MOST_SHOWN]]
 
     def __enter__(self) -> Self:
         from fedmf.runs.cost_estimate import NoiseAndSignal
 
-        plan = self._session.plan
         server = self._session.server
-        run = self._session.run
-        contract = plan.participation
-        self._print(
-            f"fedmf {__version__} · {self._session.directory.path} · {server.dimension:,}"
-            f" parameters · {plan.users:,} {UNITS[plan.unit].plural},"
-            f" {run.cohorts.users_per_round:,} per round, at most {contract.max_participations}"
-            " rounds each"
-        )
-        params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())
-        inverse = plan.mechanism.factorization.streaming_inverse()
-        if (
-            plan.mechanism.name != "identity"
-            and not inverse.memory_vectors + inverse.regenerated_vectors
-        ):
-            params += ": independent noise, as one band has nothing to correlate"
-        against = NoiseAndSignal(plan, server.dimension)
-        noise = f"noise multiplier {at_most(plan.noise_multiplier, 4)} → {against.words}"
-        self._print(
-            f"Mechanism {plan.mechanism.name}{params}, {noise if run.is_private else 'no noise'}"
-        )
-        if run.is_private and against.warning is not None:
-            self._print(f"WARNING  {against.warning}")
+        noise = NoiseAndSignal(self._session.plan, server.dimension)
+        self._print(self._size())
+        self._print(self._mechanism(noise))
+        if self._session.run.is_private and noise.warning is not None:
+            self._print(f"WARNING  {noise.warning}")
         if self._session.standing:
             self._print(self._session.standing)
-        if lost := server.lost:
+        lost = server.lost
+        if lost:
             self._print(
                 f"Rounds {lost.start + 1} to {lost.stop} were released, but their model is lost:"
                 f" round {lost.stop + 1} continues from the model after round {lost.start}"
             )
-        self._print("".join(["   round", *(f"{_words(name):>{_WIDTH}}" for name in self._columns)]))
+        self._print_row("   round", [_words(name) for name in self._columns])
         self._show = self._stack.enter_context(bar(self._console, "round"))
         self._show(server.t, server.horizon, "compiling where needed, then training")
         return self
+
+    def _size(self) -> str:
+        plan = self._session.plan
+        return (
+            f"fedmf {__version__} · {self._session.directory.path} ·"
+            f" {self._session.server.dimension:,} parameters ·"
+            f" {plan.users:,} {UNITS[plan.unit].plural}, {plan.users_per_round:,} per round,"
+            f" at most {plan.participation.max_participations} rounds each"
+        )
+
+    def _mechanism(self, noise: NoiseAndSignal) -> str:
+        plan = self._session.plan
+        mechanism = plan.mechanism
+        text = f"Mechanism {mechanism.name}"
+        for name, value in mechanism.params.items():
+            text += f", {name} = {value:.4g}"
+        inverse = mechanism.factorization.streaming_inverse()
+        stored_vectors = inverse.memory_vectors + inverse.regenerated_vectors
+        if mechanism.name != "identity" and not stored_vectors:
+            text += ": independent noise, as one band has nothing to correlate"
+        if not self._session.run.is_private:
+            return f"{text}, no noise"
+        multiplier = at_most(plan.noise_multiplier, 4)
+        return f"{text}, noise multiplier {multiplier} → {noise.words}"
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -108,38 +124,37 @@ class RunProgress:
     def _print(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
+    def _print_row(self, label: str, cells: Sequence[str]) -> None:
+        self._print("".join([label, *(f"{cell:>{_WIDTH}}" for cell in cells)]))
+
     def __call__(self, record: RoundRecord) -> None:
         """Show a finished round."""
         self._show(record.rounds, record.horizon, "")
         row = self._session.metrics.get(record.rounds)
         due = record.rounds % max(1, record.horizon // 10) == 0 or record.rounds == record.horizon
         if due and row is not None:
-            shown = (f"{self._figure(name, row.get(name)):>{_WIDTH}}" for name in self._columns)
-            self._print("".join([f"{record.rounds:>8}", *shown]))
+            cells = [self._figure(name, row.get(name)) for name in self._columns]
+            self._print_row(f"{record.rounds:>8}", cells)
 
     def _figure(self, name: str, value: float | None) -> str:
         if value is None:
             return "—"
         if name == "epsilon":
             return at_least(value, 4)
-        return f"{100 * value:.1f} %" if name in self._shares else f"{value:.4g}"
+        if name in self._shares:
+            return f"{100 * value:.1f} %"
+        return f"{value:.4g}"
 
     def quality(self) -> str:
-        """Loss and metrics of the newest evaluated model, in words; empty where nothing is
-        evaluated.
-        """
+        """Loss and metrics of the newest evaluated model, in words; empty without evaluation."""
         rounds, row = max(self._session.metrics.items())
-        released = {column for one in self._session.run.statistics for column in one.columns}
-        said = [
-            f"{_words(name)} {self._figure(name, row[name])}"
-            for name in self._columns[1:]
-            if name not in released and row.get(name) is not None
-        ]
-        return (
-            f"{', '.join(said)} after {rounds} of {self._session.server.horizon} rounds"
-            if said
-            else ""
-        )
+        figures = list[str]()
+        for name in self._quality_columns:
+            if row.get(name) is not None:
+                figures.append(f"{_words(name)} {self._figure(name, row[name])}")
+        if not figures:
+            return ""
+        return f"{', '.join(figures)} after {rounds} of {self._session.server.horizon} rounds"
 
 
 def _words(column: str) -> str:
@@ -147,22 +162,29 @@ def _words(column: str) -> str:
     name = column.removesuffix("_not_private")
     known = {"epsilon": "ε spent", "loss": "test loss", "accuracy": "test accuracy"}
     words = known.get(name, name.replace("_", " "))
-    return words if name == column else f"{words} (not private)"
+    if name != column:
+        words += " (not private)"
+    return words
 
 
 def shown(session: Session, wanted: bool | None) -> RunProgress | None:
-    """What shows a run: as asked for, or by default on terminals and in notebooks alone."""
+    """The display of a run: as requested, or by default on terminals and in notebooks alone."""
     console = Console(stderr=True)
     if wanted is None:
         wanted = console.is_terminal or console.is_jupyter
-    return RunProgress(session, Console() if console.is_jupyter else console) if wanted else None
+    if not wanted:
+        return None
+    if console.is_jupyter:
+        console = Console()
+    return RunProgress(session, console)
 
 
 def both(*callbacks: Callable[[Any], bool | None] | None) -> Callable[[Any], bool]:
-    """One callback of several, which stops if one of them does."""
+    """Join callbacks to one, which stops the run if one of them does."""
+    present = [callback for callback in callbacks if callback is not None]
 
-    def called(record: Any) -> bool:
-        answers = [callback(record) for callback in callbacks if callback is not None]
+    def call_all(record: Any) -> bool:
+        answers = [callback(record) for callback in present]
         return any(answer is True for answer in answers)
 
-    return called
+    return call_all

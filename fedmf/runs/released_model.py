@@ -1,4 +1,4 @@
-"""Models as named tensors: what a run released, what another starts from, and the files of both."""
+"""Models as named tensors: released models, initial parameters, and files of both."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fedmf.runs.model_layout import ModelLayout, named_copies
 
 @dataclass(frozen=True, eq=False)
 class ReleasedModel:
-    """The model that a run released last, as far as it was kept.
+    """The last released model of a run that its directory holds.
 
     Args:
         tensors: by the names of the module's parameters.
-        rounds: how many rounds are in it.
-        software: name and version of what the run was started with.
+        rounds: the number of rounds after which it was released.
+        software: name and version of the software that started the run.
     """
 
     tensors: dict[str, Tensor]
@@ -43,17 +43,19 @@ class ReleasedModel:
             LedgerError, ValueError: its records are damaged.
         """
         with opened_record(path) as (header, ledger):
-            kept = ledger.state()
-            if kept is None or not ledger.released:
+            packed = ledger.state()
+            if packed is None or not ledger.released:
                 raise ConfigError(f"{path} has no model yet: no round of the run was released.")
-        state = unpack(kept)
+        state = unpack(packed)
         flat = state["parameters"]
-        noise = state["noise"]
-        tensors = named_copies(flat, header.arrays, header.tied)
+        tensors = dict[str, Tensor]()
         if _FINGERPRINT in header.run["task"]:
             layout = ModelLayout.load(path / WHOLE_MODEL, str(header.run["task"][_FINGERPRINT]))
-            tensors = {name: torch.from_numpy(array) for name, array in layout.arrays(flat).items()}
-        return cls(tensors, int(noise["t"]), header.software)
+            for name, array in layout.arrays(flat).items():
+                tensors[name] = torch.from_numpy(array)
+        else:
+            tensors = named_copies(flat, header.arrays, header.tied)
+        return cls(tensors, int(state["noise"]["t"]), header.software)
 
 
 #: Where a task records `ModelLayout.fingerprint`.
@@ -66,17 +68,15 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
     The statement of the run covers it.
 
     Args:
-        path: of a finished, running or stopped run. Neither its data nor its task are needed.
+        path: the directory of a finished, running or stopped run; its data and task are not needed.
 
     Returns:
         Tensors on the CPU by the names that the trained parameters have in the user's own module,
         float32: without `LogitsOf`, and with LoRA as `with_lora` returns it. If all parameters are
         trained, ``load_state_dict`` takes them as they are. Frozen ones are public and stay with
-        the module (``strict=False``, or `FlatModel.state`). Of a Flower app
-        that
-        `CorrelatedNoise` trained: all arrays that it began with, frozen ones and integers too, each
-            of
-        its own type. A parameter that a module has under several names is there under all of them.
+        the module (``strict=False``, or `FlatModel.state`). For a Flower app that
+        `CorrelatedNoise` trained: all its initial arrays, including frozen ones and integers, each
+        of its own type. A tied parameter is there under all of its names.
 
     Raises:
         ConfigError: it is not a run directory, or no round was released yet.
@@ -90,14 +90,14 @@ def initial_parameters(path: Path, model: FlatModel) -> Tensor:
 
     Raises:
         ConfigError: a parameter is missing, has another shape, no floating type, or entries that
-            are not finite; or the file holds a tensor that the module has not.
+            are not finite; or the file holds a tensor that the module lacks.
     """
     tensors = read_tensors(path)
     state = model.state(model.initial())
-    strangers = sorted(tensors.keys() - state.keys())
-    if strangers:
+    unknown = sorted(tensors.keys() - state.keys())
+    if unknown:
         raise ConfigError(
-            f"initial (file of the model) must hold its parameters alone; got {strangers[0]!r}."
+            f"initial (file of the model) must hold its parameters alone; got {unknown[0]!r}."
         )
     for name in sorted(tensors.keys() & model.constants.keys()):
         if not torch.equal(tensors[name], state[name].cpu()):
@@ -108,7 +108,9 @@ def initial_parameters(path: Path, model: FlatModel) -> Tensor:
     for name, shape in model.arrays:
         tensor = tensors.get(name)
         if tensor is None or tuple(tensor.shape) != shape or not tensor.is_floating_point():
-            got = "none" if tensor is None else f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            got = "none"
+            if tensor is not None:
+                got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             raise ConfigError(
                 f"initial (file of the model) must hold {name!r}, floats of shape {shape}; got"
                 f" {got}."
@@ -119,19 +121,18 @@ def initial_parameters(path: Path, model: FlatModel) -> Tensor:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """Write a new file, whole or not at all, that its owner alone may read.
+    """Write a new file, completely or not at all, that only its owner may read.
 
     Args:
         path: ends with ``.safetensors``, or with ``.pt`` for ``torch.load(...,
             weights_only=True)``.
         tensors: by name, each of its own type.
-        about: what a safetensors file says of itself; a ``.pt`` file has no place for it.
+        about: metadata of a safetensors file; a ``.pt`` file has none.
 
     Raises:
-        ConfigError: another ending, there is something at that place already, or it cannot be
-            written.
+        ConfigError: another suffix, the path exists already, or it cannot be written.
     """
-    _check_ending(path)
+    _check_suffix(path)
     copied = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     if path.suffix == ".pt":
         buffer = io.BytesIO()
@@ -147,12 +148,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a ``.safetensors`` or ``.pt`` file by name; no code of the file is run.
 
     Args:
-        path: of a file as `write_tensors` or others make it.
+        path: a file of `write_tensors` or another program.
 
     Raises:
-        ConfigError: another ending, it cannot be read, or it is damaged or holds something else.
+        ConfigError: another suffix, it cannot be read, or it is damaged or holds something else.
     """
-    _check_ending(path)
+    _check_suffix(path)
     try:
         if path.suffix == ".pt":
             tensors = torch.load(path, map_location="cpu", weights_only=True)
@@ -160,14 +161,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             tensors = safetensors.torch.load(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}.") from None
-    except Exception as error:  # whatever a damaged file may cause
+    except Exception as error:  # a damaged file may raise anything
         raise ConfigError(f"{path} is not a file of tensors: {type(error).__name__}.") from None
     if not isinstance(tensors, Mapping) or not all(isinstance(t, Tensor) for t in tensors.values()):
         raise ConfigError(f"{path} must hold a dict of tensors, as state_dict() gives it.")
     return {str(name): tensor.detach() for name, tensor in tensors.items()}
 
 
-def _check_ending(path: Path) -> None:
+def _check_suffix(path: Path) -> None:
     if path.suffix not in (".safetensors", ".pt"):
         raise ConfigError(
             f"file (of a model) must have the suffix .safetensors or .pt; got {path.name!r}."

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+import pydantic
 
 from fedmf.cohorts import COHORTS, Cohorts, CohortSchedule, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
@@ -31,53 +32,49 @@ from fedmf.optim import (
 from fedmf.participation import Participation
 from fedmf.release.statistics import check_statistics
 from fedmf.runs.statistics import (
-    STATISTICS,
     FixedClipping,
     QuantileClipping,
     Statistic,
     statistics_from,
 )
-from fedmf.runs.tasks import GIVEN, Classification, GivenTask, TaskSource, same, task_of
+from fedmf.runs.tasks import GIVEN, Classification, GivenTask, TaskSource, task_of, verified_object
 from fedmf.statements.privacy import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.training import LocalSGD, Task
-from fedmf.values import Field, Value, by_kind, dotted, value_of
+from fedmf.values import Field, Value, by_kind, checked, dotted, strict, value_of
 
-#: Of two values that differ, in characters; digests are longer and tell nothing.
-_LONGEST: Final = 120
+_WEIGHT: Final = strict(Annotated[float, pydantic.Field(ge=0)])
+#: Longest text, in characters, of a reported difference; longer values are only said to differ.
+_LONGEST_DIFFERENCE: Final = 120
 
 
 @dataclass(frozen=True)
 class Execution(Value):
     """How a run is executed: messages, workers, time limits, evaluation and directory.
 
-    Slices are waited for, so that one user's slow training cannot take others out of the sum: only
-    rounds with ``per-user`` messages end at ``round_timeout``. Before any node serves a user,
-    ``round_timeout`` applies to nodes, then ``handshake_timeout``; later answers are accepted
-    during training.
+    Rounds with ``aggregate`` messages wait for all slices, so that one user's slow training cannot
+    remove others from the sum: only rounds with a row per user end at ``round_timeout``.
+    Before any node serves a user, ``round_timeout`` applies to nodes, then ``handshake_timeout``;
+    later answers are accepted during training.
 
     Raises:
         ValueError: a value out of its range.
     """
 
     kind: ClassVar[str] = "flower"
-    #: Fields in which two processes of one run may differ: they say where it is, not what it
-    #: computes.
+    #: Fields in which two processes of one run may differ, as they do not change its result.
     PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir"})
 
     messages: Annotated[
-        Literal["aggregate", "per-user"],
+        Literal["aggregate", "per-user", "one-user"],
         Field(
             "aggregate: a reply is the sum of clipped updates; per-user: one row per user, clipped"
-            " again"
+            " again; one-user: like per-user, with one message per user"
         ),
     ] = "aggregate"
-    users_per_message: Annotated[
-        int | None, Field("most users per message with per-user; default: 2^28 bytes of rows", ge=1)
-    ] = None
     workers: Annotated[int, Field("slices of a cohort in a simulation, or Ray actors", ge=1)] = 1
     worker_gpus: Annotated[float, Field("number of GPUs for each Ray actor", ge=0)] = 0.0
     round_timeout: Annotated[
-        float, Field("seconds to wait for the replies of a round with messages per-user", gt=0)
+        float, Field("seconds to wait for the replies of a round; not with aggregate", gt=0)
     ] = 600.0
     handshake_timeout: Annotated[
         float, Field("seconds to wait before the first round until nodes report their users", gt=0)
@@ -123,11 +120,11 @@ class MechanismConfig:
 
     Args:
         choice: C by name and parameters, or a factorization.
-        workload: A₁ that a named C is made for; "auto" for what the optimizer releases.
-        objective: which error of the released queries it minimises: rmse, max, last or
+        workload: A₁ for which a named C is optimized; "auto" for that of the optimizer.
+        objective: the error of the released queries that C minimizes: rmse, max, last or
             weights:w1,w2,… (`Objective`).
-        second_moment_weight: w ≥ 0; above 0 the balance of both noises, and whether they share
-            one matrix, minimise the predicted error with the second moment's weighted by w.
+        second_moment_weight: w ≥ 0; above 0, the balance of both noises, and whether they share
+            one matrix, minimize the predicted error with the second moment's weighted by w.
 
     Raises:
         ValueError: the choice is neither (a name alone, or a factorization alone), w is out of
@@ -147,11 +144,7 @@ class MechanismConfig:
                 " too."
             )
         Objective.parse(self.objective)
-        if not 0 <= self.second_moment_weight < math.inf:
-            raise ValueError(
-                "w (second_moment_weight) must be finite and at least 0; got "
-                f"{self.second_moment_weight!r}."
-            )
+        checked(_WEIGHT, "w (second_moment_weight)", self.second_moment_weight)
 
     @property
     def goal(self) -> Objective:
@@ -160,9 +153,10 @@ class MechanismConfig:
 
     @property
     def bands(self) -> int | None:
-        """p where it was fixed by name."""
-        fixed = self.choice.params.get("bands") if isinstance(self.choice, NamedMechanism) else None
-        return None if fixed is None else int(fixed)
+        """p, if it is a parameter of a named mechanism."""
+        if isinstance(self.choice, NamedMechanism) and "bands" in self.choice.params:
+            return int(self.choice.params["bands"])
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """The choice and how it is used, JSON-able."""
@@ -182,9 +176,7 @@ class MechanismConfig:
 def mechanism_config(
     given: MechanismConfig | MechanismChoice | Factorization | str,
 ) -> MechanismConfig:
-    """What a run's mechanism may be given as: the whole value, a choice, a factorization, or a
-    name.
-    """
+    """Convert the forms of a mechanism: the whole value, a choice, a factorization, or a name."""
     if isinstance(given, MechanismConfig):
         return given
     if isinstance(given, str):
@@ -192,17 +184,6 @@ def mechanism_config(
     if isinstance(given, Factorization):
         return MechanismConfig(GivenFactorization(given))
     return MechanismConfig(given)
-
-
-#: What may stand in the places of a recorded run whose values have a kind.
-_KINDS: Final[dict[str, Mapping[str, type[Value]]]] = {
-    "cohorts": COHORTS,
-    "privacy": PRIVACY,
-    "server": OPTIMIZERS,
-    "client": by_kind(LocalSGD),
-    "execution": by_kind(Execution),
-    **STATISTICS,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +195,7 @@ class Run:
 
     Args:
         task: data, model, loss and metrics: a `Task`, or a task by name.
-        cohorts: who takes part when.
+        cohorts: the participants of each round.
         privacy: the guarantee, or `NoPrivacy`.
         mechanism: the strategy matrix: a name, a factorization, a name with parameters, or a
             `MechanismConfig` with its workloads.
@@ -223,7 +204,7 @@ class Run:
         client: local training.
         execution: messages, workers, limits.
         clipping: a fixed or an adaptive clip norm.
-        extra_releases: additional statistics that are released under the same ε.
+        extra_releases: further statistics that are released under the same ε.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -263,10 +244,11 @@ class Run:
                 f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}."
                 " Otherwise it would claim amplification without sampling."
             )
-        if strangers := [one for one in self.extra_releases if not isinstance(one, Statistic)]:
-            raise ValueError(
-                f"extra_releases must hold values of fedmf.runs.Statistic; got {strangers[0]!r}."
-            )
+        for each in self.extra_releases:
+            if not isinstance(each, Statistic):
+                raise ValueError(
+                    f"extra_releases must hold values of fedmf.runs.Statistic; got {each!r}."
+                )
         check_statistics(self.statistics, self.privacy.counts_sampling, paired=False)
         self.schedule(secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
@@ -276,8 +258,10 @@ class Run:
 
     @cached_property
     def task_source(self) -> TaskSource:
-        """Where the task comes from."""
-        return GivenTask(self.task) if isinstance(self.task, Task) else self.task
+        """The task by name, by function or as an object."""
+        if isinstance(self.task, Task):
+            return GivenTask(self.task)
+        return self.task
 
     @cached_property
     def optimizer_source(self) -> ChosenOptimizer:
@@ -291,19 +275,16 @@ class Run:
 
     @cached_property
     def participation(self) -> Participation:
-        """The (n, k, b) contract; what the cohorts leave unset is derived."""
+        """The (n, k, b) contract; bounds that the cohorts leave unset are derived."""
         return self.cohorts.participation(self.task_source.users, self.mechanism_config.bands)
 
     @cached_property
     def workload(self) -> ToeplitzWorkload:
         """A₁."""
         rounds = self.cohorts.rounds
-        name = self.mechanism_config.workload
-        return (
-            self.optimizer_source.workload(rounds)
-            if name == "auto"
-            else parse_workload(name, rounds)
-        )
+        if self.mechanism_config.workload == "auto":
+            return self.optimizer_source.workload(rounds)
+        return parse_workload(self.mechanism_config.workload, rounds)
 
     @cached_property
     def second_workload(self) -> ToeplitzWorkload:
@@ -311,26 +292,27 @@ class Run:
         return self.optimizer_source.second_workload(self.cohorts.rounds)
 
     def schedule(self, secret_seed: int) -> CohortSchedule:
-        """Who takes part when; sampled cohorts are drawn from the secret seed, others from the
-        public one.
-        """
+        """The cohort of each round, drawn from the secret seed if it is sampled."""
         source = self.task_source
         return self.cohorts.schedule(source.users, self.participation, source.seed, secret_seed)
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        """Statistics released with the model, including the clip norm where it adapts."""
-        return (
-            *([self.clipping] if isinstance(self.clipping, Statistic) else []),
-            *self.extra_releases,
-        )
+        """Statistics released with the model, including the clip norm if it is adaptive."""
+        if isinstance(self.clipping, Statistic):
+            return (self.clipping, *self.extra_releases)
+        return self.extra_releases
 
     @property
     def given_objects(self) -> tuple[Task | None, ServerOptimizer | None]:
-        """Task and optimizer, where they were given as objects of the user's own."""
-        made = self.optimizer_source
-        task = self.task if isinstance(self.task, Task) else None
-        return task, made.rule if isinstance(made, OwnOptimizer) else None
+        """Task and optimizer, if they were given as objects; None for others."""
+        task = None
+        if isinstance(self.task, Task):
+            task = self.task
+        optimizer = None
+        if isinstance(self.optimizer_source, OwnOptimizer):
+            optimizer = self.optimizer_source.rule
+        return task, optimizer
 
     @property
     def is_private(self) -> bool:
@@ -338,12 +320,12 @@ class Run:
         return not isinstance(self.privacy, NoPrivacy)
 
     def to_dict(self) -> dict[str, Any]:
-        """Each value's own kind and fields, JSON-able: enough to rebuild the run.
+        """Kind and fields of each value, JSON-able: enough to rebuild the run.
 
-        Objects of a user's own are recorded by qualified name and fingerprint, factorizations by
+        Objects of the user's own are recorded by qualified name and fingerprint, factorizations by
         their coefficients.
         """
-        return {
+        record = {
             "task": self.task_source.to_dict(),
             "cohorts": self.cohorts.to_dict(),
             "privacy": self.privacy.to_dict(),
@@ -352,8 +334,10 @@ class Run:
             "client": self.client.to_dict(),
             "execution": self.execution.to_dict(),
             "clipping": self.clipping.to_dict(),
-            **{statistic.name: statistic.to_dict() for statistic in self.extra_releases},
         }
+        for statistic in self.extra_releases:
+            record[statistic.name] = statistic.to_dict()
+        return record
 
     @classmethod
     def from_dict(
@@ -366,75 +350,73 @@ class Run:
 
         Args:
             values: a recorded run.
-            task: the task, where it was given as an object.
+            task: the task, if it was given as an object.
             optimizer: likewise.
 
         Raises:
             ConfigError: an object of the user's own is missing or another one.
             ValueError: values of another version, or out of range.
         """
-
-        def read(name: str) -> Any:
-            return value_of(_KINDS[name], values[name])
-
         statistics = statistics_from(values)
         return cls(
             task=task_of(values["task"], task),
-            cohorts=read("cohorts"),
-            privacy=read("privacy"),
+            cohorts=value_of(COHORTS, values["cohorts"]),
+            privacy=value_of(PRIVACY, values["privacy"]),
             mechanism=MechanismConfig.from_dict(values["mechanism"]),
             server=optimizer_of(values["server"], optimizer),
-            client=read("client"),
-            execution=read("execution"),
+            client=value_of(by_kind(LocalSGD), values["client"]),
+            execution=value_of(by_kind(Execution), values["execution"]),
             clipping=statistics.pop("clipping"),
             extra_releases=tuple(statistics.values()),
         )
 
     def difference(self, other: Run) -> str | None:
-        """One line naming the first value in which two runs differ in what they compute; None if in
-        none.
-        """
-        return difference(self.to_dict(), other.to_dict())
+        """One line with the first value that changes the result of a run; None without any."""
+        return first_difference(self.to_dict(), other.to_dict())
 
 
 def recorded_optimizer(optimizer: ChosenOptimizer) -> dict[str, Any]:
-    """What a record keeps of an optimizer: its options, or qualified name, plain attributes and
-    fingerprint of an object.
-    """
+    """The record of an optimizer: its options, or name, attributes and fingerprint of an object."""
     if isinstance(optimizer, Value):
         return optimizer.to_dict()
-    rule = optimizer.rule if isinstance(optimizer, OwnOptimizer) else optimizer
+    rule: Any = optimizer
+    if isinstance(optimizer, OwnOptimizer):
+        rule = optimizer.rule
     name, fingerprint = fingerprint_of(rule)
+    options = dict[str, str]()
     state = rule.__getstate__()
-    attributes = state if isinstance(state, dict) else {}
-    plain = {
-        key: repr(value)
-        for key, value in attributes.items()
-        if isinstance(value, int | float | str)
-    }
-    return {"kind": GIVEN, "name": name, "options": plain, "fingerprint": fingerprint}
+    if isinstance(state, dict):
+        for key, value in state.items():
+            if isinstance(value, int | float | str):
+                options[key] = repr(value)
+    return {"kind": GIVEN, "name": name, "options": options, "fingerprint": fingerprint}
 
 
 def optimizer_of(
     recorded: Mapping[str, Any], optimizer: ServerOptimizer | None
 ) -> ChosenOptimizer | ServerOptimizer:
-    """What `recorded_optimizer` kept, read again."""
+    """Read what `recorded_optimizer` returned; an object must be given again."""
     if recorded.get("kind") != GIVEN:
         return value_of(OPTIMIZERS, recorded)
-    return same("optimizer", recorded, optimizer, lambda given: recorded_optimizer(chosen(given)))
+
+    def describe(given: ServerOptimizer) -> Mapping[str, Any]:
+        return recorded_optimizer(chosen(given))
+
+    return verified_object("optimizer", recorded, optimizer, describe)
 
 
-def difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:
-    """`Run.difference` of what `Run.to_dict` gave."""
-    mine = dotted(recorded)
-    theirs = dotted(run)
-    for name in sorted(
-        mine.keys() | theirs.keys(), key=lambda name: (name.endswith("fingerprint"), name)
-    ):
-        was = mine.get(name)
-        given = theirs.get(name)
-        if was == given or name.removeprefix("execution.") in Execution.PLACE:
+def first_difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:
+    """`Run.difference` of two records of `Run.to_dict`; fingerprints are compared last."""
+    before = dotted(recorded)
+    after = dotted(run)
+    names = sorted(before.keys() | after.keys())
+    for name in sorted(names, key=lambda name: name.endswith("fingerprint")):
+        old = before.get(name)
+        new = after.get(name)
+        if old == new or name.removeprefix("execution.") in Execution.PLACE:
             continue
-        said = f"is {was!r}, not {given!r}"
-        return f"its {name} {said if len(said) < _LONGEST else 'differs'}"
+        values = f"is {old!r}, not {new!r}"
+        if len(values) >= _LONGEST_DIFFERENCE:
+            values = "differs"
+        return f"its {name} {values}"
     return None

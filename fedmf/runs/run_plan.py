@@ -1,4 +1,4 @@
-"""From what a run asks for to the plan of its release."""
+"""The plan of a run's release: its mechanism, its calibrated noise and its units."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import sums_for
 from fedmf.release.statistics import check_statistics
-from fedmf.runs.asked import law_of, numbers_of
 from fedmf.runs.pair_plan import paired_streams
+from fedmf.runs.plan_fields import cohort_law, plan_fields
 from fedmf.runs.run import Run
 from fedmf.statements.privacy import UNITS
 from fedmf.training import Task
@@ -24,7 +24,7 @@ def plan_of(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
 
     Args:
         run: the requested run.
-        optimizer: the server's, which says whether a second moment must be released with the sums.
+        optimizer: of the server; it may need a second moment that is released with the sums.
         dimension: d, the number of trained parameters.
 
     Raises:
@@ -59,7 +59,7 @@ def _calibrated(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
     else:
         mechanism, second = paired_streams(run, moment, optimizer.second_form)
     plan = Plan(
-        **numbers_of(run.privacy, run.cohorts, run.statistics),
+        **plan_fields(run.privacy, run.cohorts, run.statistics),
         users=run.task_source.users,
         participation=run.participation,
         mechanism=mechanism,
@@ -69,11 +69,11 @@ def _calibrated(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
     )
     law = None
     if run.privacy.counts_sampling:
-        law = law_of(run.cohorts, plan.users, plan.participation)
+        law = cohort_law(run.cohorts, plan.users, plan.participation)
     return plan.calibrated(law, run.privacy.noise_seed)
 
 
 def clipped_sums(run: Run, task: Task) -> SumSpec:
-    """What the workers of a run clip and sum."""
+    """The specification of the sums that the workers of a run compute."""
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
     return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm, run.statistics)

@@ -1,13 +1,11 @@
-"""The privacy statement of a run, computed from its header and its record of participation
-alone.
-"""
+"""The privacy statement of a run, computed from its header and its record of participation."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +25,13 @@ from fedmf.statements.statement import (
     PrivacyStatement,
 )
 
-#: Relative, of a few operations on doubles.
+#: Relative rounding error of a few operations on doubles.
 _ROUNDING: Final = 2.0**-50
 _TRUST: Final = {
     "server": "the server itself clips every {one}'s update",
     "workers": "workers clip updates; the server relies on the sums that they send",
 }
-#: Of a run whose central test part belongs to its users.
+#: For runs whose central test part belongs to users of the run.
 _TEST_PART: Final = (
     "central test part: its examples belong to users who also train the model. Metrics with names"
     " that end in not_private were computed on them without noise; epsilon does not cover them, so"
@@ -127,54 +125,50 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
     Guarantees:
         Without amplification epsilon_spent ≤ epsilon_so_far ≤ epsilon (to a relative 1e-9); with it
         epsilon_spent is at most what (k, b) allows an observer of the cohorts, epsilon_so_far ≤
-        epsilon ≤ epsilon_known_cohorts, and δ(noise, epsilon) was computed again. Otherwise no
-        statement is made.
+        epsilon ≤ epsilon_known_cohorts, and δ(noise, epsilon) was computed again. Otherwise an
+        error is raised.
     """
     plan = header.plan
-    recorded = ledger.histories
-    if ledger.participation != plan.participation:
-        raise LedgerError(
-            f"the header plans {plan.participation} and the ledger was created for"
-            f" {ledger.participation}."
-        )
-    if header.dimension != plan.dimension:
-        raise LedgerError(
-            f"the header plans d={plan.dimension} parameters; its arrays hold {header.dimension}."
-        )
-    if len(recorded) > plan.users:
-        raise LedgerError(
-            f"the ledger holds {len(recorded)} users; the header says there are {plan.users}."
-        )
+    histories = ledger.histories
+    _require_consistent(header, ledger)
     allowed = plan.allowed(ledger.released, header.law())
     spent = run_spent(plan, ledger)
-    private = plan.noise_multiplier > 0
     unit = header.unit
-    amplified = plan.amplification
+    mechanism = "none"
+    mu = None
+    noise_key = None
+    noise_key_public = None
+    if plan.noise_multiplier > 0:
+        mechanism = plan.mechanism.name
+        mu = gaussian_mu(plan.noise_multiplier)
+        noise_key = header.key_fingerprint
+        noise_key_public = header.key_public
+    second_moment = None
+    if plan.second is not None:
+        second_moment = plan.second.facts(plan.second_noise_std)
+    amplification = None
+    if plan.amplification is not None:
+        amplification = plan.amplification.to_dict()
+    statistics = list[dict[str, Any]]()
+    for statistic in header.statistics:
+        words = {"name": statistic.name, "description": statistic.description}
+        statistics.append({**statistic.to_dict(), **words})
     return PrivacyStatement(
         {
             "unit": unit.name,
             "adjacency": plan.adjacency,
-            "mechanism": plan.mechanism.name if private else "none",
+            "mechanism": mechanism,
             "params": dict(plan.mechanism.params),
-            "second_moment": (
-                None if plan.second is None else plan.second.facts(plan.second_noise_std)
-            ),
+            "second_moment": second_moment,
             "dimension": header.dimension,
             **dataclasses.asdict(plan.participation),
             "rounds_released": ledger.released,
             "sampling": _sampling(header),
-            "amplification": None if amplified is None else amplified.to_dict(),
+            "amplification": amplification,
             "users": plan.users,
             "users_per_round": plan.users_per_round,
             "clip_norm": plan.clip_norm,
-            "statistics": [
-                {
-                    **statistic.to_dict(),
-                    "name": statistic.name,
-                    "description": statistic.description,
-                }
-                for statistic in header.statistics
-            ],
+            "statistics": statistics,
             "noise_multiplier": plan.noise_multiplier,
             "noise_std": plan.noise_std,
             "sensitivity": plan.sensitivity.value,
@@ -187,67 +181,105 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "epsilon": finite(allowed.epsilon),
             "epsilon_known_cohorts": finite(allowed.epsilon_known_cohorts),
             "epsilon_so_far": finite(allowed.epsilon_so_far),
-            "mu": gaussian_mu(plan.noise_multiplier) if private else None,
+            "mu": mu,
             **spent.figures(plan.delta, plan.users, allowed.known_so_far),
-            "users_participated": len(recorded),
-            "actual_max_participations": recorded.max_participations,
-            "actual_min_separation": recorded.min_separation,
-            "noise_key": header.key_fingerprint if private else None,
-            "noise_key_public": header.key_public if private else None,
+            "users_participated": len(histories),
+            "actual_max_participations": histories.max_participations,
+            "actual_min_separation": histories.min_separation,
+            "noise_key": noise_key,
+            "noise_key_public": noise_key_public,
             "trust": unit.say(_TRUST[header.clipped_by]),
             "public_inputs": [dict(entry) for entry in header.public_inputs],
             "not_private": list(OPERATORS),
-            "assumptions": [
-                *([] if amplified is None else [_SECRECY]),
-                unit.distinct,
-                *map(unit.say, _assumptions(header)),
-            ],
-            "not_covered": [
-                *unit.not_covered,
-                *([_TEST_PART] if header.users_test else []),
-                *map(unit.say, (*_NOT_COVERED, *ALWAYS_NOT_COVERED)),
-                SPENT_NOT_COVERED,
-            ],
-            "secret": [*([] if amplified is None else [_SECRET_COHORTS]), *map(unit.say, _SECRETS)],
+            "assumptions": _assumptions(header),
+            "not_covered": _not_covered(header),
+            "secret": _secrets(header),
             "software": header.software,
         }
     )
 
 
+def _require_consistent(header: RunHeader, ledger: Ledger) -> None:
+    plan = header.plan
+    if ledger.participation != plan.participation:
+        raise LedgerError(
+            f"the header plans {plan.participation} and the ledger was created for"
+            f" {ledger.participation}."
+        )
+    if header.dimension != plan.dimension:
+        raise LedgerError(
+            f"the header plans d={plan.dimension} parameters; its arrays hold {header.dimension}."
+        )
+    if len(ledger.histories) > plan.users:
+        raise LedgerError(
+            f"the ledger holds {len(ledger.histories)} users; the header says there are"
+            f" {plan.users}."
+        )
+
+
 def _sampling(header: RunHeader) -> str:
-    """First what is claimed, then how cohorts are drawn."""
+    """The claimed amplification, then how cohorts are drawn."""
     cohorts = header.cohorts
-    claim = header.plan.amplification
-    if claim is not None:
-        accountant = claim.accountant
-        return f"{accountant}: amplification by {cohorts.kind} cohorts, which must stay secret"
-    drawn = "fixed schedule" if isinstance(cohorts, CyclicCohorts) else f"{cohorts.kind} cohorts"
-    return f"none: {drawn}, no amplification claimed"
+    amplification = header.plan.amplification
+    if amplification is not None:
+        return (
+            f"{amplification.accountant}: amplification by {cohorts.kind} cohorts, which must stay"
+            " secret"
+        )
+    if isinstance(cohorts, CyclicCohorts):
+        return "none: fixed schedule, no amplification claimed"
+    return f"none: {cohorts.kind} cohorts, no amplification claimed"
 
 
 def _assumptions(header: RunHeader) -> list[str]:
-    """Under what the figures hold, of any unit."""
-    execution = header.run["execution"]
+    """The assumptions under which the figures hold."""
+    say = header.unit.say
     workers = header.clipped_by == "workers"
-    shared = execution["users_per_message"] != 1  # a reply may be that of several users
-    return [
-        *_ASSUMPTIONS,
-        *([_SHARED_WORKERS, _INEXACT_GROUPS] if workers or shared else []),
-        *([_SHARED_TIME] if shared and not workers else []),
-        *([_AVAILABLE] if isinstance(header.cohorts, AvailableCohorts) else []),
-        SPENT_ASSUMPTION,
-        *(entry for statistic in header.statistics for entry in statistic.assumptions),
-    ]
+    # A reply has the rows of several users.
+    shared = header.run["execution"]["messages"] == "per-user"
+    assumptions = list[str]()
+    if header.plan.amplification is not None:
+        assumptions.append(_SECRECY)
+    assumptions.append(header.unit.distinct)
+    assumptions += header.unit.say_all(_ASSUMPTIONS)
+    if workers or shared:
+        assumptions += [say(_SHARED_WORKERS), say(_INEXACT_GROUPS)]
+    if shared:
+        assumptions.append(say(_SHARED_TIME))
+    if isinstance(header.cohorts, AvailableCohorts):
+        assumptions.append(say(_AVAILABLE))
+    assumptions.append(say(SPENT_ASSUMPTION))
+    for statistic in header.statistics:
+        assumptions += header.unit.say_all(statistic.assumptions)
+    return assumptions
+
+
+def _not_covered(header: RunHeader) -> list[str]:
+    """The risks that the guarantee does not cover."""
+    not_covered = list(header.unit.not_covered)
+    if header.users_test:
+        not_covered.append(_TEST_PART)
+    not_covered += header.unit.say_all(_NOT_COVERED)
+    not_covered += header.unit.say_all(ALWAYS_NOT_COVERED)
+    return [*not_covered, SPENT_NOT_COVERED]
+
+
+def _secrets(header: RunHeader) -> list[str]:
+    secrets = header.unit.say_all(_SECRETS)
+    if header.plan.amplification is not None:
+        secrets.insert(0, _SECRET_COHORTS)
+    return secrets
 
 
 def run_spent(plan: Plan, ledger: Ledger) -> UserLosses:
-    """μ of every user in a run's ledger, from the rounds that the user joined; made for millions of
-    users.
+    """μ of every user in a run's ledger, from the rounds that the user joined.
+
+    Equal patterns of rounds are computed once, so that millions of users take seconds.
 
     The first T rounds release (up to post-processing) the first T rows of C·G + σz. A user with
     rounds π moves C·G by at most a·s, where a is 1 for zero-out and 2 for replace-one and s =
-    ‖Σ_{j∈π} C_{:T,j}‖ (where columns of C have negative inner products, the sound bound that
-    `pattern_sensitivity` gives instead; for a pair of streams, the bound of `PairQuery`).
+    ‖Σ_{j∈π} C_{:T,j}‖ (where columns of C have negative inner products, the sound bound of
+    `pattern_sensitivity`; for a pair of streams, the bound of `PairQuery`).
 
     Args:
         plan: of the run.
@@ -270,16 +302,16 @@ def run_spent(plan: Plan, ledger: Ledger) -> UserLosses:
         users = np.flatnonzero(lengths == length)
         patterns, which = distinct_patterns(rounds[starts[users][:, None] + np.arange(length)])
         sensitivities[users] = plan.release.of_equal_length(patterns, ledger.released)[which]
+    names = ledger.histories.names
     if plan.relative_noise_std == 0:
-        return UserLosses(ledger.histories.names, np.where(sensitivities > 0, math.inf, 0.0))
+        return UserLosses(names, np.where(sensitivities > 0, math.inf, 0.0))
     unit = adjacency_factor(plan.adjacency) / plan.relative_noise_std * (1 + _ROUNDING)
-    return UserLosses(
-        ledger.histories.names, np.where(sensitivities > 0, plan.moved(sensitivities), 0.0) * unit
-    )
+    moved = np.where(sensitivities > 0, plan.moved(sensitivities), 0.0)
+    return UserLosses(names, moved * unit)
 
 
 def distinct_patterns(table: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The different rows of a table of patterns, and which of them each row is.
+    """The distinct rows of a table of patterns, and the index of each row among them.
 
     >>> distinct_patterns(np.array([[3, 5], [0, 4], [3, 5]], dtype=np.int32))
     (array([[0, 4],
@@ -297,7 +329,7 @@ def account(path: str | Path) -> PrivacyStatement:
     """The privacy statement of a run, computed from its directory alone.
 
     Args:
-        path: of a finished, running or stopped run.
+        path: the directory of a finished, running or stopped run.
 
     Raises:
         ConfigError: it is not a run directory.
@@ -308,7 +340,7 @@ def account(path: str | Path) -> PrivacyStatement:
 
 
 def costs_of_run(path: str | Path) -> PrivacyCost:
-    """What a run cost each of its users, to be composed with other runs and streams.
+    """The privacy cost of a run for each of its users, to be composed with other runs and streams.
 
     Raises:
         ConfigError: it is not a run directory.

@@ -1,4 +1,4 @@
-"""A session: one process's hold on a run, from opening its directory to its final reports."""
+"""A session: a run opened by one process, from its directory to its final reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer
 from fedmf.runs.directory import FAILURES, RunDirectory, RunHeader, read_header
-from fedmf.runs.kept_releases import kept_releases
+from fedmf.runs.kept_releases import released_integers
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
@@ -36,7 +36,7 @@ from fedmf.runs.outputs import (
     write_metrics,
 )
 from fedmf.runs.released_model import initial_parameters
-from fedmf.runs.run import Run, difference
+from fedmf.runs.run import Run, first_difference
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.run_statement import run_statement
 from fedmf.runs.tasks import NamedTask
@@ -46,25 +46,24 @@ from fedmf.training import Task, UserFailure, cross_entropy, preflight
 
 _log = logging.getLogger("fedmf")
 
-#: With which the reason of a failed reply begins.
+#: The beginning of the reason of a failed reply.
 _NODE: Final = re.compile(r"^node -?\d+: ")
-#: Cohorts of users that are looked at together until one is full.
-_AT_ONCE: Final = 4
-#: Of failed contributions, that are logged.
+#: Users of an order are tried in blocks of this many cohorts, until the cohort is full.
+_COHORTS_PER_BLOCK: Final = 4
+#: The most reasons of failed contributions that are logged.
 _MOST_REASONS: Final = 5
 
 
 class Session:
-    """A run, its directory and its private server, held by one process, with its task where that is
-    known.
+    """A run, its directory and its private server, opened by one process.
 
     Use :meth:`start` for a new run and :meth:`resume` for one that was stopped, or
     `fedmf.start` and `fedmf.resume`.
 
     Args:
         run: the run.
-        directory: of it, open.
-        optimizer: of the run.
+        directory: its open directory.
+        optimizer: its server optimizer.
         initial: θ_0, shape (d,), float32; a run with releases continues from its checkpoint.
         user_list: ids of all users in their order.
         task: data, model and loss; None where only clients know it, as in a Flower app.
@@ -84,21 +83,25 @@ class Session:
         self.run = run
         self.directory = directory
         self.user_list = user_list
-        self._task = None if task is None else task.to(device)
+        self._task = task
+        if task is not None:
+            self._task = task.to(device)
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
         if run.execution.keep_releases:
             every = 1
         ledger = directory.ledger
         key = directory.key
-        kept = kept_releases(directory, initial)
-        self.server = PrivateServer(self.plan, ledger, key, initial, optimizer, device, every, kept)
+        integers = released_integers(directory, initial)
+        self.server = PrivateServer(
+            self.plan, ledger, key, initial, optimizer, device, every, integers
+        )
         self.server.restore()
         self.sums = self.server.sums
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._schedule = self.cohort_schedule()
-        self._told = set[str]()
-        #: Before each warning: which of several runs it means.
+        self._logged = set[str]()
+        #: Prefix of warnings, which names the run if there are several.
         self.label = ""
 
     @property
@@ -108,7 +111,9 @@ class Session:
         Raises:
             ConfigError: only clients know it.
         """
-        return self.run.task_source.build() if self._task is None else self._task
+        if self._task is None:
+            return self.run.task_source.build()
+        return self._task
 
     @classmethod
     @torch.inference_mode(False)
@@ -117,7 +122,7 @@ class Session:
 
         Args:
             path: the run directory; must not exist, or be empty.
-            run: what to run.
+            run: the run.
             device: "cpu" or "cuda".
 
         Raises:
@@ -133,12 +138,16 @@ class Session:
         preflight(task.to(device), run.client)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-        flat = task.model
-        model = {"arrays": flat.arrays, "tied": flat.tied, "constants": task.constant_inputs()}
-        dataset = task.dataset
         plan = plan_of(run, optimizer, task.model.dimension)
         directory = created(
-            path, run, plan, dataset.user_ids, test_owner=dataset.test_owner, **model
+            path,
+            run,
+            plan,
+            task.dataset.user_ids,
+            arrays=task.model.arrays,
+            test_owner=task.dataset.test_owner,
+            constants=task.constant_inputs(),
+            tied=task.model.tied,
         )
         return cls._opened(run, task, optimizer, directory, device)
 
@@ -148,14 +157,14 @@ class Session:
         """Open a stopped run where its ledger ends.
 
         Args:
-            path: its directory.
-            run: if given, must compute the same as the stored one; needed where objects of the
-                user's own are in it.
+            path: the run directory.
+            run: if given, must compute the same as the stored run; required if the run has objects
+                of the user's own.
             device: as for ``start``.
 
         Raises:
-            ConfigError: not a run directory, that of another run, or behind what this machine has
-                seen of it.
+            ConfigError: not a run directory, that of another run, or an older copy of one that
+                this machine has continued.
             LedgerError: a damaged ledger, or another process is running it.
         """
         check_device(device)
@@ -177,12 +186,12 @@ class Session:
             _log.warning(
                 "no test examples: loss and accuracy are not computed; give the data set test rows"
             )
-        with contextlib.ExitStack() as held:
-            held.enter_context(directory)
+        with contextlib.ExitStack() as on_error:
+            on_error.enter_context(directory)
             initial = _initial(run, task, directory)
             session = cls(run, directory, optimizer, initial, task.dataset.user_ids, task, device)
             session.evaluate()
-            held.pop_all()
+            on_error.pop_all()
         return session
 
     def __enter__(self) -> Self:
@@ -192,83 +201,75 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Keep the state after the last round, whatever ended the run, and let another process
-        continue.
-        """
+        """Store the state after the last round, and let another process continue the run."""
         with held_back():
-            with contextlib.suppress(Exception):  # what ended the run is what should be seen
+            with contextlib.suppress(Exception):  # the exception that ended the run should be seen
                 self.server.keep_state()
             self.directory.close()
 
     @property
     def standing(self) -> str:
-        """Where earlier processes left the run, in a sentence; empty for a new one."""
+        """A sentence on the rounds of earlier processes; empty for a new run."""
         t = self.server.t
         horizon = self.server.horizon
-        if t < horizon:
-            return f"Continues after round {t} of {horizon}." if t else ""
-        return (
-            f"Finished before: all {horizon} rounds are released. A new run needs another"
-            " directory."
-        )
+        if t == horizon:
+            return (
+                f"Finished before: all {horizon} rounds are released. A new run needs another"
+                " directory."
+            )
+        if t == 0:
+            return ""
+        return f"Continues after round {t} of {horizon}."
 
     def cohort_schedule(self) -> CohortSchedule:
-        """Who is asked in which round; random cohorts follow from the run's key, also on
-        resuming.
-        """
+        """The schedule of cohorts; random cohorts follow from the run's key, also on resuming."""
         return self.run.schedule(self.directory.key.cohort_seed())
 
     def cohort(
         self,
         t: int,
-        connected: Callable[[NDArray[np.int64]], Sequence[bool]] = lambda users: (
-            [True] * users.size
-        ),
+        connected: Callable[[NDArray[np.int64]], Sequence[bool]] | None = None,
     ) -> dict[int, str]:
-        """Who is asked in round t, ids by index.
+        """The users to train in round t, ids by index.
 
-        Of `AvailableCohorts` they are the first m of the round's order that are connected and that
-        the contract admits; all of these if they are fewer.
+        For `AvailableCohorts` these are the first m users of the round's order who are connected
+        and whom the contract admits, or all of them if there are fewer.
 
         Args:
-            t: 0-based round.
-            connected: which users, given by index, are there now; asked for such cohorts alone.
+            t: the round, from 0.
+            connected: which users, given by index, are connected now; default: all.
         """
-        schedule = self._schedule
-        size = self.plan.users_per_round
-        users = schedule.cohort(t)
-        if not schedule.is_order:
+        users = self._schedule.cohort(t)
+        if not self._schedule.is_order:
             return {user: self.user_list[user] for user in map(int, users)}
         admits = self.directory.ledger.histories.admits
-        chosen: dict[int, str] = {}
-        for start in range(0, users.size, _AT_ONCE * size):
-            part = users[start : start + _AT_ONCE * size]
-            there = map(int, part[np.array(connected(part), dtype=bool)])
-            chosen |= {
-                user: self.user_list[user] for user in there if admits(self.user_list[user], t)
-            }
-            if len(chosen) >= size:
+        size = self.plan.users_per_round
+        block = _COHORTS_PER_BLOCK * size
+        cohort = dict[int, str]()
+        for start in range(0, users.size, block):
+            candidates = users[start : start + block]
+            if connected is not None:
+                candidates = candidates[np.array(connected(candidates), dtype=bool)]
+            for user in map(int, candidates):
+                if len(cohort) < size and admits(self.user_list[user], t):
+                    cohort[user] = self.user_list[user]
+            if len(cohort) == size:
                 break
-        return dict(list(chosen.items())[:size])
+        return cohort
 
     def evaluate(self) -> dict[str, Any] | None:
-        """Make the row of metrics of the released model, if this round is due and has none.
+        """Add the row of metrics of the released model, if this round is due and has none.
 
-        It has what the central test part says, where the task is known here, ε so far, and what
-        statistics released. A process that died before it was made is made up for by the next call.
+        It has the metrics of the central test part, if the task is known here, ε so far, and
+        released statistics. If a process died before this step, the next call makes up for it.
 
         Returns:
-            The row.
+            The row; None if the round is not due.
         """
         t = self.server.t
         due = t % self.run.execution.evaluate_every == 0 or t == self.server.horizon
         if due and t not in self.metrics:
-            row = (
-                dict[str, Any]()
-                if self._task is None
-                else self._task.evaluate(self.server.parameters)
-            )
-            row = {central(name, self.task.dataset): value for name, value in row.items()}
+            row = self._test_metrics()
             row["epsilon"] = finite(self.plan.epsilon_after(t))
             for statistic in self.run.statistics:
                 row |= statistic.metrics(self.server.statistics[statistic.name])
@@ -277,51 +278,54 @@ class Session:
             self._warn_of_shortfall()
         return self.metrics.get(t)
 
+    def _test_metrics(self) -> dict[str, Any]:
+        if self._task is None:
+            return {}
+        metrics = self._task.evaluate(self.server.parameters)
+        return {central(name, self._task.dataset): value for name, value in metrics.items()}
+
     def judge(self, metrics: Mapping[str, Any]) -> None:
-        """Add the numbers that an app's evaluation says of the released model to its row of
-        metrics.
-        """
+        """Add the numbers of an app's evaluation of the released model to its row of metrics."""
         t = self.server.t
-        said = {
-            name: float(value) for name, value in metrics.items() if isinstance(value, int | float)
-        }
-        self.metrics[t] = {**said, **self.metrics.get(t, {})}
+        row = dict[str, Any]()
+        for name, value in metrics.items():
+            if isinstance(value, int | float):
+                row[name] = float(value)
+        self.metrics[t] = {**row, **self.metrics.get(t, {})}
         self.directory.ledger.put_metrics(t, self.metrics[t])
         self._warn_of_shortfall()
 
     def _warn_of_shortfall(self) -> None:
         """Log once if the model diverged, or is no better than guessing, on a public test part."""
-        classes = self._task is not None and self._task.loss is cross_entropy
-        labels = (
-            self._task.dataset.test_labels.cpu().numpy()
-            if self._task is not None and classes
-            else None
-        )
-        line = shortfall(self.metrics, self.server.horizon, labels)
-        if line is not None and "shortfall" not in self._told:
-            self._told.add("shortfall")
-            _log.warning("%s%s", self.label, line)
+        labels = None
+        if self._task is not None and self._task.loss is cross_entropy:
+            labels = self._task.dataset.test_labels.cpu().numpy()
+        warning = shortfall(self.metrics, self.server.horizon, labels)
+        if warning is not None and "shortfall" not in self._logged:
+            self._logged.add("shortfall")
+            _log.warning("%s%s", self.label, warning)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure], present: int = 0) -> None:
-        """Keep for the operator which users failed in round t (0-based), in a secret file.
+        """Record for the operator, in a secret file, which users failed in round t.
 
-        If most contributions of a round failed, two at least, the most frequent reason is logged,
-        once for each reason. One user's failure is not logged unless the run has no privacy.
+        If most contributions of a round failed, and at least two, the most frequent reason is
+        logged, once for each reason. One user's failure is only logged if the run has no privacy.
 
         Args:
-            t: of the round.
-            failures: in it.
-            present: how many contributed.
+            t: the round, from 0.
+            failures: the failures of the round.
+            present: the number of users who contributed.
         """
         self.directory.note_failures(t, failures)
         reasons = Counter(_NODE.sub("", failure.reason) for failure in failures if failure.user)
         failed = reasons.total()
-        most = failed > 1 and 2 * failed > present > 0
-        if not (most or (failed and not self.run.is_private)):
+        most_failed = failed > 1 and 2 * failed > present > 0
+        one_may_be_logged = failed > 0 and not self.run.is_private
+        if not (most_failed or one_may_be_logged):
             return
         reason = reasons.most_common(1)[0][0]
-        if reason not in self._told and len(self._told) < _MOST_REASONS:
-            self._told.add(reason)
+        if reason not in self._logged and len(self._logged) < _MOST_REASONS:
+            self._logged.add(reason)
             path = self.directory.path
             spent = at_least(self.plan.epsilon_after(t + 1), 4)
             _log.warning(
@@ -334,9 +338,7 @@ class Session:
             )
 
     def statement(self) -> PrivacyStatement:
-        """The privacy statement of what was released so far, from rows that were whole when
-        opened.
-        """
+        """The privacy statement of the releases so far."""
         return run_statement(self.directory.header, self.directory.ledger)
 
     def write_reports(self) -> None:
@@ -356,17 +358,13 @@ class Session:
             ) from None
 
     def draw(self) -> None:
-        """Draw the learning curve into the run directory, if matplotlib is installed and the task
-        is here.
-        """
+        """Draw the learning curve, if matplotlib is installed and the task is known here."""
         if self._task is None:
             return
         epsilon = self.run.privacy.requested_epsilon
-        title = (
-            "no noise"
-            if epsilon is None
-            else f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
-        )
+        title = "no noise"
+        if epsilon is not None:
+            title = f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
         draw_learning_curve(self.directory.path, self.metrics, title, self._task)
 
 
@@ -378,15 +376,15 @@ def created(
     save_whole: Callable[[Path], None] | None = None,
     **model: Any,
 ) -> RunDirectory:
-    """The directory of a new run, with a noise key that is drawn for it.
+    """Create the directory of a new run, and draw its noise key.
 
     Args:
-        path: where; must not exist, or be empty.
-        run: what to run.
-        plan: made for it.
+        path: must not exist, or be empty.
+        run: the run.
+        plan: its plan.
         user_list: ids of all users.
-        save_whole: as `RunDirectory.create`.
-        model: what `RunHeader.of` wants to know of it.
+        save_whole: as for `RunDirectory.create`.
+        model: arguments of `RunHeader.of` about the model and its test part.
 
     Raises:
         ConfigError: the place cannot be used.
@@ -400,26 +398,24 @@ def created(
 
 
 def require_same(path: Path, stored: Mapping[str, Any], run: Run) -> None:
-    """Refuse to continue the run that a directory has stored with another.
+    """Reject a run that differs from the one that a directory holds.
 
     Raises:
-        ConfigError: it computes something else than the run that is there.
+        ConfigError: it computes something else.
     """
-    other = difference(stored, run.to_dict())
-    if other is not None:
-        hint = (
-            " Call torch.manual_seed before your module is created."
-            if "task.parameters" in other
-            else ""
-        )
+    difference = first_difference(stored, run.to_dict())
+    if difference is not None:
+        hint = ""
+        if "task.parameters" in difference:
+            hint = " Call torch.manual_seed before your module is created."
         raise ConfigError(
-            f"{path} holds another run: {other}. Choose another directory for a new run; to"
+            f"{path} holds another run: {difference}. Choose another directory for a new run; to"
             f" continue the one there, give it the values with which it began.{hint}"
         )
 
 
 def check_device(device: str) -> None:
-    """Refuse a CUDA device where there is none."""
+    """Reject a CUDA device on a machine without one."""
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
             "--device cuda needs an NVIDIA GPU and a CUDA build of torch; none is available here."
@@ -427,7 +423,7 @@ def check_device(device: str) -> None:
 
 
 def _from_file(run: Run, task: Task) -> Tensor | None:
-    """θ_0 from the file that a run names, where it names one.
+    """θ_0 from the file that a run names; None if it names none.
 
     Raises:
         ConfigError: the file cannot be used.
@@ -442,15 +438,22 @@ def _initial(run: Run, task: Task, directory: RunDirectory) -> Tensor:
     """θ_0: the model's own, or from the file; a run with releases continues from its checkpoint.
 
     Raises:
-        ConfigError: the file cannot be used; or it, the users or the frozen arrays differ from the
-            start's.
+        ConfigError: the file cannot be used; or the file, the users or the frozen arrays differ
+            from those at the start.
     """
-    given = None if directory.ledger.released else _from_file(run, task)
-    known = [*task.constant_inputs(), *(() if given is None else run.task_source.public_inputs())]
-    for entry in map(dataclasses.asdict, known):
+    initial = None
+    inputs = list(task.constant_inputs())
+    if not directory.ledger.released:
+        initial = _from_file(run, task)
+    if initial is not None:
+        inputs += run.task_source.public_inputs()
+    for each in inputs:
+        entry = dataclasses.asdict(each)
         if entry not in directory.header.public_inputs:
             raise ConfigError(
                 f"{entry['name']} (of the task) must be what the run began with; got"
                 f" {entry['value']}."
             )
-    return task.model.initial() if given is None else given
+    if initial is None:
+        return task.model.initial()
+    return initial

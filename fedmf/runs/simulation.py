@@ -1,4 +1,8 @@
-"""Runs simulated in this process: users are trained where the server is, and nothing is sent."""
+"""Simulated runs: users are trained in the process of the server, and nothing is sent.
+
+`simulate`, `start`, `resume` and `plan` are the functions of the package for a run. `Request` and
+`in_messages` are shared with the clients of a Flower deployment.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +34,25 @@ _log = logging.getLogger("fedmf")
 _MOST_ROW_BYTES: Final = 2**28
 
 
-def in_messages(users: Sequence[str], form: Execution, dimension: int) -> list[tuple[str, ...]]:
-    """Cut a node's users into messages, in their order.
+def in_messages(
+    users: Sequence[str], execution: Execution, dimension: int
+) -> list[tuple[str, ...]]:
+    """Split the users of a node into messages, in their order.
 
-    A message that asks for one exact sum is for all of them; one that asks for a row of each, for
-    at most as many as ``form`` says, or as have rows of 2²⁸ bytes together.
+    With ``aggregate`` one message requests the exact sum of all users. With ``per-user`` a message
+    has as many users as have rows of 2²⁸ bytes together; with ``one-user`` it has one.
 
     Args:
-        users: to ask.
-        form: of the messages.
+        users: the users to train.
+        execution: of the run.
         dimension: d.
     """
-    fit = max(1, _MOST_ROW_BYTES // (4 * max(1, dimension)))
-    most = (
-        max(1, len(users))
-        if form.messages == "aggregate"
-        else min(fit, form.users_per_message or fit)
-    )
-    return [tuple(users[start : start + most]) for start in range(0, len(users), most)]
+    size = max(1, len(users))
+    if execution.messages == "per-user":
+        size = max(1, _MOST_ROW_BYTES // (4 * max(1, dimension)))
+    elif execution.messages == "one-user":
+        size = 1
+    return [tuple(users[start : start + size]) for start in range(0, len(users), size)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +60,10 @@ class Request:
     """Train ``users`` from ``parameters`` in round ``t`` (0-based).
 
     Args:
-        parameters: of the model, shape (d,); who answers may write into them.
+        parameters: of the model, shape (d,); training may write into them.
         t: the round.
-        users: whom.
-        as_slice: whether their contributions are summed; otherwise there is one row of each.
+        users: the users to train.
+        as_slice: whether their contributions are summed; otherwise there is one row per user.
         clip_norm: ζ_t of the round; None for the run's ζ.
         bits: B and F of the units of sums and of second moments.
     """
@@ -71,10 +76,10 @@ class Request:
     bits: tuple[int, int] = (FRACTION_BITS, FRACTION_BITS)
 
     def trained(self, trainer: LocalTrainer, sums: SumSpec) -> Reply:
-        """Train the users and clip what they changed.
+        """Train the users and clip their updates.
 
         Raises:
-            UnsoundSumError: a contribution above the clip norm, a mistake of fedmf.
+            UnsoundSumError: a contribution above the clip norm, a bug of fedmf.
         """
         sums = sums.with_clip_norm(self.clip_norm).in_units(*self.bits)
         if self.as_slice:
@@ -88,20 +93,20 @@ class InProcessClients(Clients):
     """Users with examples in this process; one reply is in memory at a time.
 
     Args:
-        session: of the run.
+        session: the open run.
     """
 
     def __init__(self, session: Session) -> None:
         self._server = session.server
         self._sums = session.sums
-        self._form: Execution = session.run.execution
+        self._execution = session.run.execution
         self._trainer = LocalTrainer(session.task, session.run.client)
 
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
-        """See `Clients.ask`."""
+        """Train the cohort, and yield one reply per message."""
         server = self._server
-        as_slice = self._form.messages == "aggregate"
-        for users in in_messages(list(cohort.values()), self._form, server.dimension):
+        as_slice = self._execution.messages == "aggregate"
+        for users in in_messages(list(cohort.values()), self._execution, server.dimension):
             model = copied_vector(server.parameters)  # training writes into it
             request = Request(model, round_index, users, as_slice, server.clip_norm, server.bits)
             yield self._reply(request)
@@ -109,9 +114,9 @@ class InProcessClients(Clients):
     def _reply(self, request: Request) -> Reply:
         try:
             return request.trained(self._trainer, self._sums)
-        except UnsoundSumError:  # a mistake of fedmf: nothing may be released
+        except UnsoundSumError:  # a bug of fedmf: nothing may be released
             raise
-        except Exception as error:  # whatever a stranger's task may do
+        except Exception as error:  # a user's own task may raise anything
             line = f"{type(error).__name__}: {error}"
             _log.error("local code failed: %s", line, exc_info=error)
             return Reply(request.users, line)
@@ -136,11 +141,10 @@ def check_users_here(session: Session) -> None:
 
 
 def run_in_process(session: Session, on_round: OnRound | None = None) -> bool:
-    """Carry a session out to its horizon in this process and write its reports: no Flower, no
-    messages.
+    """Run a session to its horizon in this process, without Flower, and write its reports.
 
     Args:
-        session: what to run.
+        session: the open run.
         on_round: see `OnRound`.
 
     Returns:
@@ -155,8 +159,7 @@ def run_in_process(session: Session, on_round: OnRound | None = None) -> bool:
 
 
 def plan(run: Run) -> Plan:
-    """The calibrated mechanism of a run. This builds the task, because the model determines the
-    dimension.
+    """The calibrated mechanism of a run; the task is built, because the model sets the dimension.
 
     Raises:
         ConfigError: a mechanism that cannot be built or that the accountant does not cover.
@@ -209,20 +212,23 @@ def simulate(
 
     Raises:
         ConfigError: the run cannot be executed, or the directory contains something else.
-        Exception: what ``on_round`` raises; the same call continues the run.
+        Exception: raised by ``on_round``; the same call continues the run.
     """
-    opened = resume if (Path(path) / LEDGER).is_file() else start
-    with opened(run, path, device) as session:
+    if (Path(path) / LEDGER).is_file():
+        session = resume(run, path, device)
+    else:
+        session = start(run, path, device)
+    with session:
         view = shown(session, progress)
         try:
             with view or nullcontext():
                 stopped = run_in_process(session, both(view, on_round))
         except (KeyboardInterrupt, SystemExit):
-            done = (
-                f"round {session.server.t} of {session.server.horizon} is the last that was"
-                " released"
+            print(
+                f"Stopped: round {session.server.t} of {session.server.horizon} is the last that"
+                f" was released. {path} is kept; the same call continues it.",
+                file=sys.stderr,
             )
-            print(f"Stopped: {done}. {path} is kept; the same call continues it.", file=sys.stderr)
             raise
         session.draw()
         parameters = session.server.parameters.detach().clone()

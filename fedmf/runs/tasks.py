@@ -1,5 +1,6 @@
-"""Tasks of runs: by name, by a function of a user's own, or given as an object and recorded by
-digest.
+"""Tasks of runs: by name, by a function of the user, or as an object.
+
+A run describes its task by a `TaskSource`, which can be recorded, and builds the `Task` from it.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from fedmf.models import MODELS, Architecture, FlatModel, Mlp
 from fedmf.training import Task, task_kinds
 from fedmf.values import Field, Value, by_kind, value_of
 
-#: The kind of what was given as an object.
+#: The kind of a task or optimizer that was given as an object.
 GIVEN: Final = "given"
 T = TypeVar("T")
-#: A user's own, or by name.
+#: Objects of the user's own, or options by name.
 Data = Dataset | DatasetOptions
 Model = nn.Module | FlatModel | Architecture
 
 
 class TaskSource(Protocol):
-    """What a task comes from; by default one that declares its users and their data itself."""
+    """The source of a task; by default, the task itself declares its users and their data."""
 
-    #: By table, keys of a run that nothing reads for such a task: no configuration says them.
+    #: Keys of a run, by table, that such a task ignores: configurations leave them out.
     ignored_keys: ClassVar[Mapping[str, Collection[str]]] = {}
 
     @property
@@ -42,16 +43,16 @@ class TaskSource(Protocol):
 
     @property
     def unit(self) -> str:
-        """What a user stands for: a "user" or an "example"."""
+        """The unit of privacy: a "user" or an "example"."""
         return "user"
 
     @property
     def seed(self) -> int:
-        """Public seed of whatever is drawn without protecting anybody."""
+        """The public seed of random choices that do not protect anyone."""
         ...
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
-        """Whatever of the data is taken as known to everybody; nothing is loaded."""
+        """Facts about the data that are taken as public; nothing is loaded."""
         source = "declared by the task, which must not read them off private rows"
         return (
             PublicInput("users", str(self.users), source),
@@ -67,7 +68,7 @@ class TaskSource(Protocol):
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """What a record keeps of it."""
+        """The record of the task, JSON-able."""
         ...
 
 
@@ -76,16 +77,16 @@ class NamedTask(TaskSource):
     """A data set, a model, loss and metrics.
 
     Args:
-        data: whose examples.
-        model: which model.
+        data: the users and their examples.
+        model: the model.
     """
 
     kind: ClassVar[str]
-    #: What the data must have, in words.
+    #: The requirement on the data, in words.
     needs: ClassVar[str]
     #: Loss and metrics for a data set and a module.
     task: ClassVar[Callable[[Dataset, nn.Module | FlatModel], Task]]
-    #: How many outputs a model has for an example or a position; 0 where there is nothing to learn.
+    #: The number of model outputs for an example or a position; 0 if the data lack such labels.
     outputs: ClassVar[Callable[[Dataset], int]]
     data: DatasetOptions
     model: Architecture
@@ -102,22 +103,21 @@ class NamedTask(TaskSource):
 
     @property
     def seed(self) -> int:
-        """That of the data."""
+        """The public seed of the data."""
         return self.data.seed
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
-        """Those of the data, and the file that training starts from."""
-        pretrained = self.pretrained()
-        return self.data.public_inputs() + (() if pretrained is None else (pretrained,))
+        """The public facts about the data, and the file of initial parameters, if any."""
+        if not self.model.initial:
+            return self.data.public_inputs()
+        return (*self.data.public_inputs(), self.pretrained())
 
-    def pretrained(self) -> PublicInput | None:
-        """The file of the initial parameters by its digest, where one is named.
+    def pretrained(self) -> PublicInput:
+        """The file of the initial parameters, by its digest.
 
         Raises:
             ConfigError: it cannot be read.
         """
-        if not self.model.initial:
-            return None
         path = Path(self.model.initial).expanduser()
         try:
             with path.open("rb") as file:
@@ -148,12 +148,14 @@ class NamedTask(TaskSource):
             ValueError: the data have nothing to learn of this kind, or the model cannot take them.
         """
         outputs = cls.checked_outputs(dataset)
-        tokens = dataset.vocabulary if isinstance(dataset.vocabulary, int) else 0
+        tokens = 0
+        if isinstance(dataset.vocabulary, int):
+            tokens = dataset.vocabulary
         return model.build(dataset.structure.features.shape, outputs, tokens, seed)
 
     @classmethod
     def checked_outputs(cls, dataset: Dataset) -> int:
-        """How many outputs a model has for a data set.
+        """The number of model outputs for a data set.
 
         Raises:
             ValueError: the data have nothing to learn of this kind.
@@ -171,9 +173,28 @@ class NamedTask(TaskSource):
 
 
 def _numbers(dataset: Dataset) -> int:
-    """How many numbers an example's label is; 0 where it is no real number."""
+    """The number of real numbers in an example's label; 0 for labels of another type."""
     labels = dataset.structure.labels
-    return math.prod(labels.shape) if labels.dtype.is_floating_point else 0
+    if not labels.dtype.is_floating_point:
+        return 0
+    return math.prod(labels.shape)
+
+
+def _number_columns(dataset: Dataset) -> int:
+    if dataset.test_labels.ndim != 2:
+        return 0
+    return _numbers(dataset)
+
+
+def _classes(dataset: Dataset) -> int:
+    if dataset.test_labels.ndim != 1:
+        return 0
+    return dataset.classes
+
+
+def _next_token(dataset: Dataset, module: nn.Module | FlatModel) -> Task:
+    assert isinstance(dataset.vocabulary, int)
+    return task_kinds.next_token(dataset, module, dataset.vocabulary)
 
 
 def _multi_label(dataset: Dataset, module: nn.Module | FlatModel) -> Task:
@@ -191,7 +212,7 @@ class Classification(NamedTask):
     kind = "classification"
     needs = "class numbers as labels"
     task = staticmethod(task_kinds.classification)
-    outputs = staticmethod(lambda data: data.classes if data.test_labels.ndim == 1 else 0)
+    outputs = staticmethod(_classes)
     data: DatasetOptions = field(default_factory=Digits)
     model: Architecture = field(default_factory=Mlp)
 
@@ -202,7 +223,7 @@ class NextToken(NamedTask):
 
     kind = "next-token"
     needs = "tokens as features"
-    task = staticmethod(lambda data, module: task_kinds.next_token(data, module, data.vocabulary))
+    task = staticmethod(_next_token)
     outputs = staticmethod(lambda data: data.vocabulary)
 
 
@@ -223,7 +244,7 @@ class MultiLabel(NamedTask):
     kind = "multi-label"
     needs = "two or more columns of numbers 0 and 1 as labels"
     task = staticmethod(_multi_label)
-    outputs = staticmethod(lambda data: _numbers(data) if data.test_labels.ndim == 2 else 0)
+    outputs = staticmethod(_number_columns)
 
 
 _KINDS = (Classification, NextToken, Regression, MultiLabel)
@@ -232,8 +253,7 @@ NAMED_TASKS: Final[dict[str, type[NamedTask]]] = {task.kind: task for task in _K
 
 
 def classification(data: Data, model: Model) -> NamedTask | Task:
-    """The task of classification: examples with one class each, and a model with one output per
-    class.
+    """Create a task with one class per example, and a model with one output per class.
 
     Args:
         data: your own (`fedmf.Dataset.from_frame`, `from_arrays`, a `Dataset`), or named data such
@@ -253,23 +273,23 @@ def classification(data: Data, model: Model) -> NamedTask | Task:
     >>> type(classification(Digits(users=10), nn.Linear(64, 10))).__name__
     'Task'
     """
-    return _made(Classification, data, model)
+    return _task_of(Classification, data, model)
 
 
 def regression(data: Data, model: Model) -> NamedTask | Task:
-    """The task of predicting an example's real-valued labels; see `classification`."""
-    return _made(Regression, data, model)
+    """Create a task of predicting real-valued labels; arguments as for `classification`."""
+    return _task_of(Regression, data, model)
 
 
 def next_token(data: Data, model: Model) -> NamedTask | Task:
-    """The task of predicting the next token at each position; see `classification`.
+    """Create a task of predicting the next token at each position; see `classification`.
 
-    The data have the number of tokens (`Dataset.vocabulary`).
+    The data must have a number of tokens (`Dataset.vocabulary`).
     """
-    return _made(NextToken, data, model)
+    return _task_of(NextToken, data, model)
 
 
-def _made(named: type[NamedTask], data: Data, model: Model) -> NamedTask | Task:
+def _task_of(named: type[NamedTask], data: Data, model: Model) -> NamedTask | Task:
     if not isinstance(data, Data):
         raise TypeError(
             "data must be a fedmf.Dataset (Dataset.from_frame, Dataset.from_arrays) or named data"
@@ -282,7 +302,7 @@ def _made(named: type[NamedTask], data: Data, model: Model) -> NamedTask | Task:
         )
     if isinstance(data, DatasetOptions) and isinstance(model, Architecture):
         return named(data, model)
-    dataset = data if isinstance(data, Dataset) else data.load()
+    dataset = data.load() if isinstance(data, DatasetOptions) else data
     if isinstance(model, Architecture):
         return named.task(dataset, named.module(dataset, model))
     named.checked_outputs(dataset)
@@ -294,7 +314,7 @@ class FunctionTask(Value, TaskSource):
     """A task that your own function creates in each process.
 
     Raises:
-        ValueError: a function that is not named so, or no users.
+        ValueError: a function name of another form, or no users.
     """
 
     kind: ClassVar[str] = "function"
@@ -308,7 +328,6 @@ class FunctionTask(Value, TaskSource):
             "public seed of the function, the cohorts and the order of examples", ge=0, le=2**63 - 1
         ),
     ] = 0
-    options: Annotated[str, Field("string passed to the function")] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -336,10 +355,10 @@ class FunctionTask(Value, TaskSource):
 
 
 def task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task:
-    """What a record keeps of a task, read again; ``task`` is it where it was given as an object."""
+    """Read the record of a task; a task that was given as an object must be given again."""
     kind = recorded.get("kind")
     if kind == GIVEN:
-        return same("task", recorded, task, lambda given: GivenTask(given).to_dict())
+        return verified_object("task", recorded, task, lambda given: GivenTask(given).to_dict())
     if kind in NAMED_TASKS:
         data = value_of(DATASETS, recorded["data"])
         return NAMED_TASKS[kind](data, value_of(MODELS, recorded["model"]))
@@ -364,40 +383,40 @@ class GivenTask(TaskSource):
 
     @property
     def seed(self) -> int:
-        """See `Task`."""
+        """The public seed of the task."""
         return self.task.seed
 
     def build(self) -> Task:
-        """The object."""
+        """The given object."""
         return self.task
 
     def to_dict(self) -> dict[str, Any]:
-        """Qualified name of the model, seed, and what makes the task this one."""
+        """Qualified name of the model, seed, and digests that identify the task."""
         model = type(self.task.model.module)
         name = f"{model.__module__}.{model.__qualname__}"
         return {"kind": self.kind, "name": name, "seed": self.seed, **self.task.identity()}
 
 
-def same(
-    what: str,
+def verified_object(
+    role: str,
     recorded: Mapping[str, Any],
     given: T | None,
-    described: Callable[[T], Mapping[str, Any]],
+    describe: Callable[[T], Mapping[str, Any]],
 ) -> T:
-    """An object of a user's own, after a check that it is the one that a run was started with.
+    """Return an object of the user's own, if it is the one with which the run was started.
 
     Raises:
         ConfigError: none is given, or another one.
     """
     if given is None:
         raise ConfigError(
-            f"this run's {what} was given as an object ({recorded['name']}): run the same script"
-            f" again, or pass it to fedmf.recorded_run(path, {what}=...)."
+            f"this run's {role} was given as an object ({recorded['name']}): run the same script"
+            f" again, or pass it to fedmf.recorded_run(path, {role}=...)."
         )
-    for name, now in described(given).items():
+    for name, now in describe(given).items():
         if recorded.get(name) != now:
             raise ConfigError(
-                f"{what} must be the one that the run was started with; its {name} was "
-                f"{recorded.get(name)!r}, not {now!r}. A changed {what} needs another directory."
+                f"{role} must be the one that the run was started with; its {name} was "
+                f"{recorded.get(name)!r}, not {now!r}. A changed {role} needs another directory."
             )
     return given

@@ -1,1 +1,1 @@
-"""What a run, a stream, or several together guarantee, for people and for programs."""
+"""Privacy statements of a run, of a stream, or of several together, for people and programs."""

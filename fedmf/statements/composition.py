@@ -1,7 +1,7 @@
-"""What users spent by the participation recorded, in one run or stream and in several together.
+"""Privacy spent by each user, from the recorded participation, in one run and in several together.
 
-It is as private as that record itself. Several runs and streams on the same users have one
-statement, by √(Σ μ²) of each user.
+It is as private as the record itself. Several runs and streams on the same users get one statement,
+by √(Σ μ²) of each user.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ASSUMPTIONS: Final = (
 #: Relative, of sensitivities of the worst recorded and the worst allowed pattern, summed in
 #: different orders.
 _TOLERANCE: Final = 1e-9
-_QUANTILES: Final = (0.25, 0.5, 0.75, 0.9, 1.0)
+_QUANTILES: Final = (0.25, 0.5, 0.75, 0.9)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +51,14 @@ class UserLosses:
 
     Args:
         users: ids in the order in which the ledger first met them.
-        mu: μ of each, rounded up; infinite without noise. Shape (users,).
+        mu: μ of each, rounded up; infinite without noise; shape (users,).
     """
 
     users: list[str]
     mu: Vector
 
     def figures(self, delta: float, users: int, limit: float) -> dict[str, Any]:
-        """The fields of a statement that tell what was spent.
+        """The fields of a statement about spent privacy.
 
         Args:
             delta: δ in (0, 1).
@@ -73,49 +73,65 @@ class UserLosses:
             Each ε is rounded up. The quantile q is the smallest ε that at least a fraction q of all
             users does not exceed, so it is some user's ε.
         """
-        mu = np.sort(np.concatenate([np.zeros(max(0, users - self.mu.size)), self.mu]))
-        at = {
-            q: float(mu[max(1, math.ceil(q * mu.size - 1e-9)) - 1]) if mu.size else 0.0
-            for q in _QUANTILES
-        }
-        epsilons = {f"{q:g}": epsilon_of(value, delta, q == 1) for q, value in at.items()}
-        if epsilons["1"] > limit + _TOLERANCE * max(1.0, limit):
+        absent = np.zeros(max(0, users - self.mu.size))
+        mu = np.sort(np.concatenate([absent, self.mu]))
+        largest = 0.0
+        if mu.size:
+            largest = float(mu[-1])
+        epsilon = epsilon_of(largest, delta)
+        if epsilon > limit + _TOLERANCE * max(1.0, limit):
             raise LedgerError(
-                f"epsilon_spent is {epsilons['1']!r}, above the planned {limit!r}. The records"
+                f"epsilon_spent is {epsilon!r}, above the planned {limit!r}. The records"
                 " contradict their plan; no privacy statement is made."
             )
-        quantiles = {name: finite(min(epsilon, limit)) for name, epsilon in epsilons.items()}
+        quantiles = dict[str, float | None]()
+        for q in _QUANTILES:
+            at_q = _quantile(mu, q)
+            quantiles[f"{q:g}"] = finite(min(epsilon_of(at_q, delta, certified=False), limit))
+        quantiles["1"] = finite(min(epsilon, limit))
         return {
             "epsilon_spent": quantiles["1"],
             "epsilon_spent_quantiles": quantiles,
-            "mu_spent": finite(at[1.0]),
+            "mu_spent": finite(largest),
         }
 
 
+def _quantile(ordered: Vector, q: float) -> float:
+    """The smallest entry that at least a fraction q of all does not exceed; 0 without entries."""
+    if not ordered.size:
+        return 0.0
+    rank = max(1, math.ceil(q * ordered.size - 1e-9))
+    return float(ordered[rank - 1])
+
+
 def epsilon_of(mu: float, delta: float, certified: bool = True) -> float:
-    """ε of a μ-Gaussian private release, rounded up; by two accountants if it is to be certified.
+    """ε of a μ-Gaussian private release, rounded up; two accountants agree on a certified one.
 
     Raises:
         RuntimeError: the two accountants disagree.
     """
     if mu == 0 or math.isinf(mu):
         return mu
-    return (certified_epsilon if certified else gaussian_epsilon)(1 / mu, delta)
+    if certified:
+        return certified_epsilon(1 / mu, delta)
+    return gaussian_epsilon(1 / mu, delta)
 
 
 def finite(value: float) -> float | None:
-    """As JSON has it: None is infinite."""
-    return value if math.isfinite(value) else None
+    """A number for JSON; None stands for infinite."""
+    if math.isfinite(value):
+        return value
+    return None
 
 
 @dataclass(frozen=True, eq=False)
 class PrivacyCost:
-    """What one run or stream cost each of its users.
+    """The privacy that one run or stream cost each of its users.
 
     Args:
-        name: of its directory.
-        statement: of it.
-        spent: of its users.
+        name: the name of its directory.
+        statement: its statement.
+        spent: the losses of its users.
     """
 
     name: str
@@ -132,12 +148,11 @@ def joined_mu(costs: Sequence[PrivacyCost]) -> tuple[list[str], Vector]:
     >>> users, mu.round(9)
     (['ann', 'bob', 'eve'], array([5., 1., 2.]))
     """
-    place: dict[str, int] = {}
-    where = [[place.setdefault(user, len(place)) for user in one.spent.users] for one in costs]
-    squares = np.zeros(len(place))
-    for one, places in zip(costs, where, strict=True):
-        np.add.at(squares, np.array(places, dtype=np.int64), one.spent.mu**2)
-    return [*place], np.sqrt(squares) * _slack(costs)
+    squares = dict[str, float]()
+    for cost in costs:
+        for user, mu in zip(cost.spent.users, cost.spent.mu.tolist(), strict=True):
+            squares[user] = squares.get(user, 0.0) + mu * mu
+    return list(squares), np.sqrt(list(squares.values())) * _slack(costs)
 
 
 def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> PrivacyStatement:
@@ -154,55 +169,44 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
     References:
         Dong, Roth, Su (2022), "Gaussian Differential Privacy", Corollary 3.3.
     """
-    said = [one.statement for one in costs]
-    for one in costs:
-        if one.statement["noise_key"] is None:
-            raise LedgerError(f"{one.name} adds no noise, so the composition is not private.")
-        if one.statement["users_participated"] is None:
+    statements = [cost.statement for cost in costs]
+    for cost in costs:
+        if cost.statement["noise_key"] is None:
+            raise LedgerError(f"{cost.name} adds no noise, so the composition is not private.")
+        if cost.statement["users_participated"] is None:
             raise LedgerError(
-                f"{one.name} names no users (--user-column): it cannot be matched by user id."
+                f"{cost.name} names no users (--user-column): it cannot be matched by user id."
             )
-    for field in ("unit", "adjacency"):
-        first, *others = {one.statement[field]: one.name for one in costs}.items()
-        for other, name in others:
-            raise LedgerError(
-                f"{field} must be the same to account for several together; {first[1]} has"
-                f" {first[0]!r} and {name} {other!r}."
-            )
-    holders: dict[str, str] = {}
-    for one in costs:
-        key = one.statement["noise_key"]
-        if key in holders:
-            raise LedgerError(
-                f"noise keys must be different; {holders[key]} and {one.name} have {key}. Their"
-                " noise is not independent."
-            )
-        holders[key] = one.name
+    _require_equal("unit", costs)
+    _require_equal("adjacency", costs)
+    _require_different_keys(costs)
     if delta is None:
-        delta = float(min(s["delta"] for s in said))
+        delta = float(min(s["delta"] for s in statements))
     if not 0 < delta < 1:
         raise LedgerError(f"δ (delta) must lie strictly between 0 and 1; got {delta!r}.")
     joined = UserLosses(*joined_mu(costs))
     if not joined.users:
         raise LedgerError("users (of runs and streams) must be at least one; no user took part.")
-    times = Counter(user for one in costs for user in one.spent.users)
-    planned = math.hypot(*(s["mu"] for s in said)) * _slack(costs)
-    unit = said[0]["unit"]
+    times = Counter[str]()
+    for cost in costs:
+        times.update(cost.spent.users)
+    planned = math.hypot(*(s["mu"] for s in statements)) * _slack(costs)
+    unit = statements[0]["unit"]
     return PrivacyStatement(
         {
-            "composed": [_part(one) for one in costs],
+            "composed": [_part(cost) for cost in costs],
             "unit": unit,
-            "adjacency": said[0]["adjacency"],
+            "adjacency": statements[0]["adjacency"],
             "delta": delta,
             "epsilon": epsilon_of(planned, delta),
             "mu": planned,
             **joined.figures(delta, len(joined.users), math.inf),
             "users_participated": len(joined.users),
             "users_in_several": sum(count > 1 for count in times.values()),
-            "noise_key_public": any(s["noise_key_public"] for s in said),
+            "noise_key_public": any(s["noise_key_public"] for s in statements),
             "public_inputs": [],
             "not_private": ["users_in_several", *OPERATORS],
-            "assumptions": [*map(UNITS[unit].say, _ASSUMPTIONS)],
+            "assumptions": UNITS[unit].say_all(_ASSUMPTIONS),
             "not_covered": [
                 "what the statement of one of the directories does not cover",
                 SPENT_NOT_COVERED,
@@ -212,11 +216,35 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
     )
 
 
-def _part(one: PrivacyCost) -> dict[str, Any]:
-    figures = ("noise_key", "delta", "epsilon", "amplification")
-    return {"directory": one.name, **{name: one.statement[name] for name in figures}}
+def _require_equal(field: str, costs: Sequence[PrivacyCost]) -> None:
+    first = costs[0]
+    for cost in costs[1:]:
+        if cost.statement[field] != first.statement[field]:
+            raise LedgerError(
+                f"{field} must be the same to account for several together; {first.name} has"
+                f" {first.statement[field]!r} and {cost.name} {cost.statement[field]!r}."
+            )
+
+
+def _require_different_keys(costs: Sequence[PrivacyCost]) -> None:
+    holders = dict[str, str]()
+    for cost in costs:
+        key = cost.statement["noise_key"]
+        if key in holders:
+            raise LedgerError(
+                f"noise keys must be different; {holders[key]} and {cost.name} have {key}. Their"
+                " noise is not independent."
+            )
+        holders[key] = cost.name
+
+
+def _part(cost: PrivacyCost) -> dict[str, Any]:
+    part: dict[str, Any] = {"directory": cost.name}
+    for name in ("noise_key", "delta", "epsilon", "amplification"):
+        part[name] = cost.statement[name]
+    return part
 
 
 def _slack(costs: Sequence[PrivacyCost]) -> float:
-    """What sums of squares and a root may have rounded down."""
+    """A factor above the rounding errors of sums of squares and a root."""
     return 1 + (len(costs) + 4) * 2.0**-52

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
@@ -14,7 +15,8 @@ class Unit:
     """The unit that differs between two neighbouring data sets, in words.
 
     Args:
-        name: what a statement calls it.
+        name: its name in statements.
+        article: "a" or "an".
         each: who has the guarantee, at the beginning of a sentence.
         distinct: the assumption about the ids that the record of participation counts.
         broken: what enters as a zero vector.
@@ -33,13 +35,11 @@ class Unit:
 
     @property
     def plural(self) -> str:
-        """Several of them."""
+        """The name of several of them."""
         return f"{self.name}s"
 
     def say(self, text: str) -> str:
-        """A string with its placeholders filled in: ``{one}``, ``{many}``, ``{a}``, ``{broken}``
-        and the like.
-        """
+        """Fill in the placeholders of a string: ``{one}``, ``{many}``, ``{a}``, ``{broken}`` …"""
         a = f"{self.article} {self.name}"
         return text.format(
             one=self.name,
@@ -50,6 +50,10 @@ class Unit:
             A=a[0].upper() + a[1:],
             broken=self.broken,
         )
+
+    def say_all(self, texts: Iterable[str]) -> list[str]:
+        """Fill in the placeholders of several strings."""
+        return [self.say(text) for text in texts]
 
 
 USER: Final = Unit(
@@ -84,7 +88,7 @@ UNITS: Final = {unit.name: unit for unit in (USER, EXAMPLE)}
 
 @dataclass(frozen=True)
 class Privacy(Value):
-    """Fields that every run has, with or without noise.
+    """The fields that every run has, with or without noise.
 
     Raises:
         ValueError: a value out of its range.
@@ -111,7 +115,7 @@ class Privacy(Value):
 
     @property
     def requested_epsilon(self) -> float | None:
-        """The ε that is asked for; None for a run without noise."""
+        """The requested ε; None for a run without noise."""
         return None
 
     @property
@@ -136,12 +140,12 @@ class UserLevel(Privacy):
 
     @property
     def requested_epsilon(self) -> float:
-        """ε."""
+        """The requested ε."""
         return self.epsilon
 
     @property
     def counts_sampling(self) -> bool:
-        """Whether it is amplified."""
+        """Whether the guarantee is amplified by sampling."""
         return self.amplified
 
 

@@ -18,11 +18,11 @@ _LISTS: Final = {
     "not_covered": ("Does not cover", "things not covered"),
     "secret": ("Must stay secret", "secrets to keep"),
 }
-#: (name, value), most important first; what has no value is left out.
-Facts = Sequence[tuple[str, Any]]
-
-
-#: What the record of participation tells without noise: keys of the operator's statement alone.
+#: Name and value; a fact without a value is left out.
+Fact = tuple[str, str | None]
+#: Most important first.
+Facts = Sequence[Fact]
+#: Keys of the operator's statement alone: figures without noise, from the record of participation.
 OPERATORS: Final = (
     "epsilon_spent",
     "epsilon_spent_quantiles",
@@ -31,7 +31,7 @@ OPERATORS: Final = (
     "actual_min_separation",
     "users_participated",
 )
-#: What neither the statement of a run nor that of a stream covers.
+#: Neither the statement of a run nor that of a stream covers these.
 ALWAYS_NOT_COVERED: Final = (
     "timing: information in the times of messages and the durations of rounds",
     (
@@ -59,72 +59,76 @@ class PrivacyStatement(dict[str, Any]):
     """
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a plain dict."""
+        """Return a plain dict."""
         return dict(self)
 
     def to_json(self) -> str:
-        """The same as indented JSON, ending in a newline."""
+        """Return indented JSON that ends in a newline."""
         return json.dumps(self, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def render_text(self, full: bool = True, rest: str = "") -> str:
-        """The guarantee in the first line, then facts, most important first.
+        """Return the guarantee in the first line, then facts, most important first.
 
         Args:
-            full: whether all of it is told; otherwise at most twelve lines.
-            rest: of a short text: where all of it is.
+            full: whether everything is shown; otherwise at most twelve lines.
+            rest: the place of the full statement, for a short text.
 
         Guarantees:
-            It tells nothing about a single user but the worst user's ε, and depends on
-            participation only through lines that are marked as not private; of a statement that may
-            be public not at all.
+            The text reveals nothing about a single user except the worst user's ε. It depends on
+            participation only through lines that are marked as not private, and not at all for a
+            statement that may be public.
         """
-        s = self
-        if full:
-            facts = _composed(s) if "composed" in s else _facts(s)
-            lines = [headline(s), "", *_aligned(facts, 16)]
-        else:
-            counts = [(len(s[name]), what) for name, (_, what) in _LISTS.items() if s[name]]
-            left = ", ".join(
-                f"{n} {what.replace('s ', ' ', 1) if n == 1 else what}" for n, what in counts
-            )
-            facts = _composed(s) if "composed" in s else _short(s)
-            lines = [headline(s), *_aligned([*facts, ("statement", f"{left}: {rest}")])]
-        if full:
-            inputs = [
-                f"{entry['name']}: {entry['value']} ({entry['source']})"
-                for entry in s["public_inputs"]
-            ]
-            lists = {
-                "Public inputs": inputs,
-                **{title: s[name] for name, (title, _) in _LISTS.items()},
-            }
-            for title, entries in lists.items():
-                if entries:
-                    lines += ["", f"{title}:", *(f"  - {entry}" for entry in entries)]
-        return "\n".join(lines) + "\n"
+        if not full:
+            counts = ("statement", f"{self._counts()}: {rest}")
+            return _lines([headline(self), *_aligned([*_short(self), counts])])
+        lines = [headline(self), "", *_aligned(_facts(self), 16)]
+        inputs = list[str]()
+        for entry in self["public_inputs"]:
+            inputs.append(f"{entry['name']}: {entry['value']} ({entry['source']})")
+        lists = [("Public inputs", inputs)]
+        for name, (title, _) in _LISTS.items():
+            lists.append((title, self[name]))
+        for title, entries in lists:
+            if entries:
+                lines += ["", f"{title}:"]
+                lines += [f"  - {entry}" for entry in entries]
+        return _lines(lines)
+
+    def _counts(self) -> str:
+        """The numbers of assumptions and the like, such as "9 assumptions, 1 secret to keep"."""
+        counts = list[str]()
+        for name, (_, plural) in _LISTS.items():
+            n = len(self[name])
+            if n == 1:
+                counts.append(f"1 {plural.replace('s ', ' ', 1)}")
+            elif n > 1:
+                counts.append(f"{n} {plural}")
+        return ", ".join(counts)
 
     def write(self, folder: Path) -> None:
         """Write it into the directory of its run or stream, for programs and for people."""
-        for name, form in (
-            ("statement.json", self.to_json()),
-            ("statement.txt", self.render_text()),
-        ):
-            write_durably(folder / name, form.encode())
+        write_durably(folder / "statement.json", self.to_json().encode())
+        write_durably(folder / "statement.txt", self.render_text().encode())
 
     def public(self) -> PrivacyStatement:
-        """The part that may be public, which does not depend on participation.
+        """Return the part that may be public, which does not depend on participation.
 
         Guarantees:
             Two runs that differ in participation alone, after as many rounds, give the same
             statement.
         """
-        left_out = {*OPERATORS, *self["not_private"], "not_private"}
-        kept = {name: value for name, value in self.items() if name not in left_out}
-        kept["assumptions"] = [
-            entry for entry in self["assumptions"] if "epsilon_spent" not in entry
-        ]
-        kept["not_covered"] = [entry for entry in self["not_covered"] if entry != SPENT_NOT_COVERED]
-        return PrivacyStatement(kept)
+        public = PrivacyStatement(self)
+        for name in (*OPERATORS, *self["not_private"], "not_private"):
+            public.pop(name, None)
+        assumptions = self["assumptions"]
+        public["assumptions"] = [each for each in assumptions if "epsilon_spent" not in each]
+        not_covered = self["not_covered"]
+        public["not_covered"] = [each for each in not_covered if each != SPENT_NOT_COVERED]
+        return public
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "\n".join(lines) + "\n"
 
 
 def headline(statement: Mapping[str, Any]) -> str:
@@ -132,27 +136,30 @@ def headline(statement: Mapping[str, Any]) -> str:
     s = statement
     if s["epsilon"] is None:
         return "No privacy: this run added no noise."
+    guarantee = promise(s, s["epsilon"])
     if "composed" in s:
-        said = f"{len(s['composed'])} runs and streams together: every {s['unit']} has "
-        said += f"{promise(s, s['epsilon'])}, against anyone who sees all that they released"
-    else:
-        each = f"Every {_unit(s)}" if _is_stream(s) else UNITS[s["unit"]].each
-        said = (
-            f"{each} has {promise(s, s['epsilon'])}, against anyone who sees all that was released"
+        sentence = (
+            f"{len(s['composed'])} runs and streams together: every {s['unit']} has {guarantee},"
+            " against anyone who sees all that they released"
         )
+    else:
+        each = UNITS[s["unit"]].each
+        if _is_stream(s):
+            each = f"Every {_unit(s)}"
+        sentence = f"{each} has {guarantee}, against anyone who sees all that was released"
         if s["amplification"] is not None:
             known = up(s["epsilon_known_cohorts"])
-            said += (
+            sentence += (
                 f" but not who took part in which round; epsilon {known} against those who see"
                 " that too"
             )
     if s["noise_key_public"]:
-        return f"Simulation only, no privacy (public noise seed). With a secret key: {said}."
-    return f"{said}."
+        return f"Simulation only, no privacy (public noise seed). With a secret key: {sentence}."
+    return f"{sentence}."
 
 
 def promise(s: Mapping[str, Any], epsilon: float | None) -> str:
-    """What somebody has.
+    """The guarantee that a user or example has.
 
     >>> promise({"delta": 1e-5, "adjacency": "zero-out"}, 1.5)
     '(1.5, 1e-05)-differential privacy under zero-out adjacency'
@@ -163,60 +170,97 @@ def promise(s: Mapping[str, Any], epsilon: float | None) -> str:
 
 
 def up(value: float | None) -> str:
-    """Six digits, rounded up, or what None stands for."""
-    return "infinite" if value is None else at_least(value)
+    """Six digits, rounded up; "infinite" for None."""
+    if value is None:
+        return "infinite"
+    return at_least(value)
 
 
 def _short(s: Mapping[str, Any]) -> Facts:
-    private = s["epsilon"] is not None
-    so_far = s["epsilon_so_far"]
-    unit = s["unit"]
+    if "composed" in s:
+        return _composed(s)
+    if s["epsilon"] is None:
+        return [(f"{s['unit']}s", _size(s))]
     times = _times(s)
-    done = "" if so_far is None else f"{up(so_far)} after {s['rounds_released']} {times}, "
-    size = f"each in at most {s['max_participations']} {times}"
-    if s["users"] is not None:
-        size = f"{s['users']:,}, {s['users_per_round']:,} per round, {size}"
-    params = "".join(f" {name}={value:.4g}" for name, value in s["params"].items())
+    so_far = ""
+    if s["epsilon_so_far"] is not None:
+        so_far = f"{up(s['epsilon_so_far'])} after {s['rounds_released']} {times}, "
+    epsilon = f"{so_far}{up(s['epsilon'])} for all {s['rounds']} {times}, delta {up(s['delta'])}"
+    worst, median = _typical_users(s)
     norm = up(s["clip_norm"])
-    noise = f"noise multiplier {at_most(s['noise_multiplier'])}, clip norm {norm}"
-    also = ", ".join(name for name, _ in _also(s))
-    quantiles: Mapping[str, Any] = s.get("epsilon_spent_quantiles") or {}  # of the operator alone
-    spent = private and s.get("users_participated") is not None
-    epsilon = f"{done}{up(s['epsilon'])} for all {s['rounds']} {times}, delta {up(s['delta'])}"
-    worst = (f"worst {unit}", spent and f"epsilon {up(quantiles['1'])}{_knowing(s)}{_MARK}")
+    mechanism = s["mechanism"]
+    mechanism += "".join(f" {name}={value:.4g}" for name, value in s["params"].items())
     if _is_stream(s):
-        most = s["max_participations"]
-        done = f"{s['rounds_released']} of them done"
-        rows = (
-            f"at most {most} {'row' if most == 1 else 'rows'} of each user, of norm at most {norm}"
-        )
-        what = f"{_released(s)}, {s['mechanism']}{params}; {rows}"
-        return [("epsilon", f"{epsilon}, {done}"), ("released", what), worst]
+        rows = f"at most {_rows(s)} of each user, of norm at most {norm}"
+        return [
+            ("epsilon", f"{epsilon}, {s['rounds_released']} of them done"),
+            ("released", f"{_released(s)}, {mechanism}; {rows}"),
+            worst,
+        ]
+    noise = f"noise multiplier {at_most(s['noise_multiplier'])}, clip norm {norm}"
     return [
-        ("epsilon", private and epsilon),
-        (f"{unit}s", size),
-        ("mechanism", private and f"{s['mechanism']}{params}, {noise}"),
-        ("also counted", private and also),
+        ("epsilon", epsilon),
+        (f"{s['unit']}s", _size(s)),
+        ("mechanism", f"{mechanism}, {noise}"),
+        ("also counted", ", ".join(name for name, _ in _also(s))),
         worst,
-        (f"median {unit}", spent and f"epsilon {up(quantiles['0.5'])}{_knowing(s)}{_MARK}"),
+        median,
     ]
 
 
+def _size(s: Mapping[str, Any]) -> str:
+    size = f"each in at most {s['max_participations']} {_times(s)}"
+    if s["users"] is None:
+        return size
+    return f"{s['users']:,}, {s['users_per_round']:,} per round, {size}"
+
+
+def _rows(s: Mapping[str, Any]) -> str:
+    if s["max_participations"] == 1:
+        return "1 row"
+    return f"{s['max_participations']} rows"
+
+
+def _typical_users(s: Mapping[str, Any]) -> tuple[Fact, Fact]:
+    """The spent ε of the worst and the median user; None in a statement that may be public."""
+    worst = f"worst {s['unit']}"
+    median = f"median {s['unit']}"
+    if s.get("users_participated") is None:
+        return (worst, None), (median, None)
+    quantiles = s["epsilon_spent_quantiles"]
+    knowing = f"{_knowing(s)}{_MARK}"
+    return (
+        (worst, f"epsilon {up(quantiles['1'])}{knowing}"),
+        (median, f"epsilon {up(quantiles['0.5'])}{knowing}"),
+    )
+
+
 def _facts(s: Mapping[str, Any]) -> Facts:
-    """Everything in numbers; what the record of participation tells comes last."""
-    amplified = s["amplification"]
-    so_far = s["epsilon_so_far"]
-    params = ", ".join(f"{symbol}={value:g}" for symbol, value in s["params"].items())
-    users = s["users"] is not None and f"{s['users']}, {s['users_per_round']} planned per round"
+    """All figures; those from the record of participation come last."""
+    if "composed" in s:
+        return _composed(s)
+    known_cohorts = None
+    if s["amplification"] is not None:
+        known_cohorts = f"{up(s['epsilon_known_cohorts'])} for all rounds"
+    so_far = None
+    if s["epsilon_so_far"] is not None:
+        so_far = f"{up(s['epsilon_so_far'])} allowed by the plan"
+    mechanism = s["mechanism"]
+    if s["params"]:
+        params = ", ".join(f"{symbol}={value:g}" for symbol, value in s["params"].items())
+        mechanism += f" ({params})"
+    users = None
+    if s["users"] is not None:
+        users = f"{s['users']}, {s['users_per_round']} planned per round"
     proof = f"{s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']}"
-    rows: list[tuple[str, Any]] = [
+    facts: list[Fact] = [
         ("epsilon", f"{up(s['epsilon'])} for all {s['rounds']} {_times(s)}"),
-        ("  cohorts known", amplified and f"{up(s['epsilon_known_cohorts'])} for all rounds"),
-        ("epsilon so far", so_far is not None and f"{up(so_far)} allowed by the plan"),
+        ("  cohorts known", known_cohorts),
+        ("epsilon so far", so_far),
         ("delta", up(s["delta"])),
         ("as Gaussian DP", f"mu = {up(s['mu'])}"),
         ("unit", f"{_unit(s)}, {s['adjacency']} adjacency"),
-        ("mechanism", f"{s['mechanism']} ({params})" if params else s["mechanism"]),
+        ("mechanism", mechanism),
         ("released", _released(s)),
         (_times(s), f"{s['rounds_released']} of {s['rounds']} released"),
         ("participations", f"at most {s['max_participations']}"),
@@ -228,19 +272,21 @@ def _facts(s: Mapping[str, Any]) -> Facts:
         ("sensitivity", f"{up(s['sensitivity'])} ({proof})"),
         ("noise", f"standard deviation {at_most(s['noise_std'])} on the sum, before correlation"),
         ("integers", _integers(s)),
-        ("accountant", amplified and _accountant(amplified)),
+        ("accountant", _accountant(s)),
         *_also(s),
         ("noise key", _key(s)),
         ("trust", s.get("trust")),
         ("software", s["software"]),
     ]
-    return rows if s.get("users_participated") is None else rows + _spent(s)
+    if s.get("users_participated") is not None:
+        facts += _spent(s)
+    return facts
 
 
-def _integers(s: Mapping[str, Any]) -> str | bool:
-    """In which units sums and noise are integers, and what that costs."""
+def _integers(s: Mapping[str, Any]) -> str | None:
+    """The units in which sums and noise are integers, and the cost of rounding to them."""
     if not s["unit_bits"]:
-        return False
+        return None
     units = " and ".join(f"2^-{bits}" for bits in dict.fromkeys(s["unit_bits"]))
     return (
         f"released sums are integers in units of {units} of their bounds, and the noise is the"
@@ -249,92 +295,98 @@ def _integers(s: Mapping[str, Any]) -> str | bool:
     )
 
 
-def _spent(s: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """What the record of participation tells, each line marked."""
+def _spent(s: Mapping[str, Any]) -> list[Fact]:
+    """The figures from the record of participation, each marked as not private."""
     quantiles = s["epsilon_spent_quantiles"]
-    separation = s["actual_min_separation"]
-    of = s["users"]
-    least = "none repeated" if separation is None else f"separation {separation}"
-    rows = [
-        ("epsilon spent", f"{up(s['epsilon_spent'])} (worst {s['unit']}{_knowing(s)})"),
+    repeats = "none repeated"
+    if s["actual_min_separation"] is not None:
+        repeats = f"separation {s['actual_min_separation']}"
+    participated = f"{s['users_participated']} {s['unit']}s"
+    if s["users"] is not None:
+        participated = f"{s['users_participated']} of {s['users']} {s['unit']}s"
+    half = f"half at most {up(quantiles['0.5'])}, 90 % at most {up(quantiles['0.9'])}"
+    most = f"at most {s['actual_max_participations']} participations, {repeats}"
+    return [
         (
-            f"over {s['unit']}s",
-            f"half at most {up(quantiles['0.5'])}, 90 % at most {up(quantiles['0.9'])}",
+            "epsilon spent",
+            f"{up(s['epsilon_spent'])} (worst {s['unit']}{_knowing(s)}){_MARK}",
         ),
-        ("mu spent", up(s["mu_spent"])),
-        ("took part", f"{s['users_participated']}{'' if of is None else f' of {of}'} {s['unit']}s"),
-        ("observed", f"at most {s['actual_max_participations']} participations, {least}"),
+        (f"over {s['unit']}s", half + _MARK),
+        ("mu spent", up(s["mu_spent"]) + _MARK),
+        ("took part", participated + _MARK),
+        ("observed", most + _MARK),
     ]
-    return [(name, value + _MARK) for name, value in rows]
 
 
 def _composed(s: Mapping[str, Any]) -> Facts:
-    parts = [
-        (
-            part["directory"],
-            f"epsilon {up(part['epsilon'])}, delta {up(part['delta'])}, {part['noise_key']}",
-        )
-        for part in s["composed"]
-    ]
-    if any(part["amplification"] for part in s["composed"]):
-        epsilon, delta = (
-            math.fsum(part[name] for part in s["composed"]) for name in ("epsilon", "delta")
-        )
-        secret = (
-            f"({up(epsilon)}, {up(delta)}) if all sampled cohorts stay secret; not counted above"
-        )
-        parts.append(("amplification", secret))
-    if s.get("users_participated") is None:
-        return parts
-    spent = up(s["epsilon_spent"])
-    half = up(s["epsilon_spent_quantiles"]["0.5"])
-    return [
-        *parts,
-        ("epsilon spent", f"{spent} (worst {s['unit']}), half at most {half}{_MARK}"),
-    ]
+    facts = list[Fact]()
+    epsilons = list[float]()
+    deltas = list[float]()
+    amplified = False
+    for part in s["composed"]:
+        guarantee = f"epsilon {up(part['epsilon'])}, delta {up(part['delta'])}"
+        facts.append((part["directory"], f"{guarantee}, {part['noise_key']}"))
+        epsilons.append(part["epsilon"])
+        deltas.append(part["delta"])
+        amplified |= bool(part["amplification"])
+    if amplified:
+        total = f"({up(math.fsum(epsilons))}, {up(math.fsum(deltas))})"
+        secret = f"{total} if all sampled cohorts stay secret; not counted above"
+        facts.append(("amplification", secret))
+    if s.get("users_participated") is not None:
+        half = up(s["epsilon_spent_quantiles"]["0.5"])
+        spent = f"{up(s['epsilon_spent'])} (worst {s['unit']}), half at most {half}{_MARK}"
+        facts.append(("epsilon spent", spent))
+    return facts
 
 
-def _also(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _also(s: Mapping[str, Any]) -> list[Fact]:
     """Statistics that are released in addition to the sums under the same ε."""
-    own = [
-        (said["name"].replace("_", " "), said["description"]) for said in s.get("statistics", ())
-    ]
+    facts = list[Fact]()
     second = s["second_moment"]
-    if second is None or second["noise_std"] is None:
-        return own
-    form = f", {second['form']}, {second['features']} numbers" if "form" in second else ""
-    said = f"{second['moment']}{form} under the same epsilon; {second['mechanism']}"
-    said += "" if second["weight"] is None else f", lambda = {up(second['weight'])}"
-    said += f", noise of standard deviation {at_most(second['noise_std'])}"
-    return [("second moment", said), *own]
+    if second is not None and second["noise_std"] is not None:
+        text = second["moment"]
+        if "form" in second:
+            text += f", {second['form']}, {second['features']} numbers"
+        text += f" under the same epsilon; {second['mechanism']}"
+        if second["weight"] is not None:
+            text += f", lambda = {up(second['weight'])}"
+        text += f", noise of standard deviation {at_most(second['noise_std'])}"
+        facts.append(("second moment", text))
+    for statistic in s.get("statistics", ()):
+        facts.append((statistic["name"].replace("_", " "), statistic["description"]))
+    return facts
 
 
-def _released(s: Mapping[str, Any]) -> str:
-    """What a stream releases; of a run it is the models."""
+def _released(s: Mapping[str, Any]) -> str | None:
+    """The releases of a stream; None for a run, which releases models."""
     if not _is_stream(s):
-        return ""
-    first = s["workload"]
+        return None
     second = s["second_moment"]
-    works = first if second["workload"] == first else f"{first}, {second['workload']}"
-    return f"{works}, {second['moment']} second moment, d = {s['dimension']}, method {s['method']}"
+    workloads = ", ".join(dict.fromkeys([s["workload"], second["workload"]]))
+    return (
+        f"{workloads}, {second['moment']} second moment, d = {s['dimension']}, method {s['method']}"
+    )
 
 
-def _accountant(amplification: Mapping[str, Any]) -> str:
-    """How sure the amplified ε is."""
-    said = f"{amplification['accountant']}, {amplification['method']}"
+def _accountant(s: Mapping[str, Any]) -> str | None:
+    """The accountant of an amplified ε, and how certain it is."""
+    amplification = s["amplification"]
+    if not amplification:
+        return None
+    text = f"{amplification['accountant']}, {amplification['method']}"
     if amplification["failure"]:
-        said += (
-            f", wrong with probability at most {up(amplification['failure'])}, which delta includes"
-        )
-    return said
+        failure = up(amplification["failure"])
+        text += f", wrong with probability at most {failure}, which delta includes"
+    return text
 
 
 def _key(s: Mapping[str, Any]) -> str:
     if s["noise_key"] is None:
         return "none: no noise was added"
-    seed = "public seed: simulation only, no privacy"
-    system = "random, from the operating system"
-    return f"{s['noise_key']} ({seed if s['noise_key_public'] else system})"
+    if s["noise_key_public"]:
+        return f"{s['noise_key']} (public seed: simulation only, no privacy)"
+    return f"{s['noise_key']} (random, from the operating system)"
 
 
 def _is_stream(s: Mapping[str, Any]) -> bool:
@@ -342,27 +394,30 @@ def _is_stream(s: Mapping[str, Any]) -> bool:
 
 
 def _times(s: Mapping[str, Any]) -> str:
-    return "steps" if _is_stream(s) else "rounds"
+    if _is_stream(s):
+        return "steps"
+    return "rounds"
 
 
 def _knowing(s: Mapping[str, Any]) -> str:
-    return " to an observer who knows its rounds" if s["amplification"] else ""
+    if s["amplification"]:
+        return " to an observer who knows its rounds"
+    return ""
 
 
 def _unit(s: Mapping[str, Any]) -> str:
-    """Who has what a statement promises; of streams a row, or a user and how users are told
-    apart.
-    """
+    """The unit of protection; for a stream a row, or a user and how its rows are recognized."""
     if not _is_stream(s):
         return str(s["unit"])
     if s["user_column"] is not None:
         return f"user (column `{s['user_column']}`)"
-    most = s["max_participations"]
-    return "row" if most == 1 else f"user (of at most {most} rows, which is not checked)"
+    if s["max_participations"] == 1:
+        return "row"
+    return f"user (of at most {s['max_participations']} rows, which is not checked)"
 
 
 def _aligned(facts: Facts, least: int = 0) -> list[str]:
-    """A line of each (name, value), with the values below each other."""
+    """One line per fact, with the values below each other."""
     shown = [(name, value) for name, value in facts if value]
     width = max((len(name) for name, _ in shown), default=0)
     return [f"  {name:<{max(least, width)}}  {value}" for name, value in shown]

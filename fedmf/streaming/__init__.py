@@ -1,4 +1,7 @@
-"""Private moments of a stream of rows: reading, admission, durable state, output and statement."""
+"""Private moments of a stream of rows: reading, admission, durable state, output and statement.
+
+`open_run` is the stream of a file, and `PrivateStream` that of rows pushed by a program.
+"""
 
 from fedmf.streaming.alarms import Alarms
 from fedmf.streaming.private_release import PrivateRelease

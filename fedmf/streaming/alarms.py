@@ -1,8 +1,7 @@
-"""Rows that a release finds strange, for the operator alone: nothing protects the rows that are
-scored.
+"""Alarms for the operator: rows that are anomalies by the last release before them.
 
-They are scored as they are, however impossible: the bounds of a schema and the clip norm apply only
-to what is released. Releases do not depend on alarms.
+Nothing protects the rows that are scored, so the file of alarms must stay with the operator. Rows
+are scored before any clipping, and releases do not depend on alarms.
 """
 
 from __future__ import annotations
@@ -39,11 +38,9 @@ class Alarms:
     """
 
     def __init__(self, path: Path, settings: Settings, false_alarms: float) -> None:
-        squares = settings.moment_method.second_noise and settings.second_moment in (
-            "full",
-            "diagonal",
-        )
-        if not squares or settings.workloads[0] != settings.workloads[-1]:
+        squares = settings.second_moment in ("full", "diagonal")
+        same_workload = settings.workloads[0] == settings.workloads[-1]
+        if not (squares and same_workload and settings.moment_method.second_noise):
             raise ConfigError(NO_DENSITY)
         self._encoding = settings.encoding
         self._rate = false_alarms
@@ -70,40 +67,43 @@ class Alarms:
         self._file.close()
 
     def watch(self, release: PrivateRelease | None, block: RowBlock, first: int) -> None:
-        """Score rows by the last release before them; without one, or one of too few rows, none is
-        strange.
+        """Score rows by a release, and write those above its threshold.
+
+        Without a release, or with one of too few rows, there are no scores.
 
         Args:
-            release: the last one.
+            release: the last one before the rows.
             block: the rows.
             first: number of the first of them in the input.
         """
-        if (
-            release is None
-            or release.covariance is None
-            or not np.isfinite(release.covariance).all()
-        ):
+        if release is None or release.covariance is None:
+            return
+        if not np.isfinite(release.covariance).all():
             return
         if self._release is None or release.t != self._release.t:
-            self._release, self._threshold = release, release.threshold(self._rate)
+            self._threshold = release.threshold(self._rate)
+            self._release = release
         values = block.measured
         if self._encoding is not None:
-            centers, scales, *_ = self._encoding.units.T
+            centers, scales, _, _ = self._encoding.units.T
             with np.errstate(over="ignore"):
                 values = centers + scales * values
         scores = release.score(values)
-        self.missing += (missing := int(np.isnan(scores).sum()))
+        missing = int(np.isnan(scores).sum())
+        self.missing += missing
         self.rows += len(block) - missing
+        threshold = f"{self._threshold:.6g}"
         for i in np.flatnonzero(scores > self._threshold).tolist():
             self.alarms += 1
-            self._lines.writerow(
-                [first + i, f"{scores[i]:.6g}", f"{self._threshold:.6g}", release.t]
-            )
+            self._lines.writerow([first + i, f"{scores[i]:.6g}", threshold, release.t])
 
     def score(self, release: PrivateRelease | None, reader: Reader) -> None:
         """Score all rows of an input by one release."""
         first = 1
-        while (block := reader.read(_MOST_ROWS)) is not None:
+        while True:
+            block = reader.read(_MOST_ROWS)
+            if block is None:
+                return
             self.watch(release, block, first)
             first += len(block)
 
@@ -113,10 +113,10 @@ class Alarms:
                 "no row came after a release of enough rows; use --score FILE to score rows by the"
                 " last one"
             )
-        of_all = f"{self.alarms:,} of {self.rows:,} scored rows are above the threshold for"
-        lacking = (
-            f", {self.missing:,} have a missing or unreadable cell and no score"
-            if self.missing
-            else ""
+        text = (
+            f"{self.alarms:,} of {self.rows:,} scored rows are above the threshold for"
+            f" {100 * self._rate:g} % of ordinary ones"
         )
-        return f"{of_all} {100 * self._rate:g} % of ordinary ones{lacking}"
+        if self.missing:
+            text += f", {self.missing:,} have a missing or unreadable cell and no score"
+        return text

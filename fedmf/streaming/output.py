@@ -1,13 +1,18 @@
-"""Where releases go: JSON lines, CSV, Parquet, standard output, or back to the caller."""
+"""Destinations of releases: JSON lines, CSV, Parquet, standard output, or the caller.
+
+`StreamRun` writes committed releases here, and notes with its next commit how much of the output is
+durable, so that a resumed stream neither omits nor repeats one.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, final
 
@@ -23,81 +28,86 @@ _GROUP_NUMBERS: Final = 1 << 20
 
 
 def json_lines(renderer: Renderer, releases: ReleaseBlock) -> bytes:
-    """A JSON object a release, with the names of its columns."""
+    """A JSON object per release, with the names of its columns."""
     fields = renderer.fields(releases)
-    columns = {"columns": renderer.names}
-    dump = json.JSONEncoder(allow_nan=False, check_circular=False).encode
-    rows = zip(*map(listed, fields.values()), strict=True)
-    return "".join(
-        dump(dict(zip(fields, row, strict=True)) | columns) + "\n" for row in rows
-    ).encode()
+    encoder = json.JSONEncoder(allow_nan=False, check_circular=False)
+    lines = []
+    for values in zip(*map(listed, fields.values()), strict=True):
+        release = dict(zip(fields, values, strict=True))
+        release["columns"] = renderer.names
+        lines.append(encoder.encode(release) + "\n")
+    return "".join(lines).encode()
 
 
 def csv_lines(renderer: Renderer, releases: ReleaseBlock) -> bytes:
-    """A row a release, under one header before the first of them."""
+    """A row per release, with a header before the first release of the stream."""
     columns = flat(renderer, renderer.fields(releases))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if not releases.first:
         writer.writerow(columns)
-    told = (
-        ["" if value is None else value for value in listed(values)] for values in columns.values()
-    )
-    writer.writerows(zip(*told, strict=True))
+    writer.writerows(zip(*map(listed, columns.values()), strict=True))
     return text.getvalue().encode()
 
 
 def flat(renderer: Renderer, fields: Fields) -> Fields:
-    """Columns of numbers by name, "mean:speed" and "covariance:speed:load" say, a row each
-    release.
-    """
-    names = renderer.names
-    blocks = [f"block {i}" for i in range(1, renderer.plan.second_moment.size + 1)]
-    told: Fields = {}
+    """A column per number, such as "mean:speed" and "covariance:speed:load"."""
+    columns: Fields = {}
     for quantity, values in fields.items():
         if values.ndim == 1:
-            told[quantity] = values
+            columns[quantity] = values
             continue
-        d = values.shape[1]
-        of = (
-            names
-            if d == len(names)
-            else renderer.coordinates
-            if d == len(renderer.coordinates)
-            else blocks
-        )
-        for i in range(d):
+        names = _axis_names(renderer, values.shape[1])
+        for i, name in enumerate(names):
             if values.ndim == 2:
-                told[f"{quantity}:{of[i]}"] = values[:, i]
+                columns[f"{quantity}:{name}"] = values[:, i]
                 continue
-            for j in range(i + quantity.startswith("correlation"), d):
-                told[f"{quantity}:{of[i]}:{of[j]}"] = values[:, i, j]
-    return told
+            start = i
+            if quantity.startswith("correlation"):  # that of a number with itself is 1
+                start += 1
+            for j in range(start, len(names)):
+                columns[f"{quantity}:{name}:{names[j]}"] = values[:, i, j]
+    return columns
+
+
+def _axis_names(renderer: Renderer, size: int) -> Sequence[str]:
+    """The names of the entries along an axis: numbers of a row, coordinates, or blocks."""
+    if size == len(renderer.names):
+        return renderer.names
+    if size == len(renderer.coordinates):
+        return renderer.coordinates
+    return [f"block {i}" for i in range(1, size + 1)]
 
 
 class Output:
-    """Where releases go; this one keeps nothing: the caller gets them."""
+    """A destination of releases; this one does nothing, as the caller gets them."""
 
-    #: Names the place and what stands there, so that a resumed stream knows whether it is the same.
+    #: Names the place and its content, so that a resumed stream can compare them.
     name = "returned"
-    #: Whether sums and the covariance before projection are said too.
+    #: Whether sums and the covariance before projection are included.
     raw = True
 
     def begin(self, written: int) -> bool:
-        """Get ready to continue after that many bytes; False where it starts anew."""
+        """Prepare to continue after that many bytes; return False if the output starts anew."""
         return True
 
     def write(self, renderer: Renderer, releases: ReleaseBlock) -> None:
         """Append releases."""
 
     def flush(self) -> int:
-        """Make all of it durable; how many bytes there are."""
+        """Make everything durable; return its size in bytes."""
         return 0
 
     def finish(
         self, renderer: Renderer, releases: Callable[[int, int], ReleaseBlock], records: int
     ) -> None:
-        """Called when the input has ended, or all steps were taken."""
+        """Complete the output after the end of the input, or after the last step.
+
+        Args:
+            renderer: of the releases.
+            releases: returns the releases start … stop − 1.
+            records: how many releases there are.
+        """
 
     def close(self) -> None:
         """Close the file."""
@@ -105,20 +115,24 @@ class Output:
 
 @final
 class Lines(Output):
-    """Lines of a file, or JSON lines on standard output, where a resumed stream continues with the
-    first release that is not known to be out.
+    """Lines of a file, or JSON lines on standard output.
+
+    On standard output a resumed stream continues with the first release that may not have been
+    written.
     """
 
     def __init__(self, path: Path | None, raw: bool) -> None:
         self.name = _name(path, raw)
         self.raw = raw
         self._path = path
-        self._lines = csv_lines if path is not None and format_of(path) == "csv" else json_lines
+        self._lines = json_lines
+        if path is not None and format_of(path) == "csv":
+            self._lines = csv_lines
         self._descriptor = -1
         self._size = 0
 
     def begin(self, written: int) -> bool:
-        """See `Output.begin`."""
+        """Open the file and cut off what follows the durable bytes, or all if some are missing."""
         if self._path is None:
             return True
         try:
@@ -127,21 +141,24 @@ class Lines(Output):
             raise ConfigError(
                 f"output (file) must be writable; got {self._path}: {error.strerror}."
             ) from None
-        whole = os.fstat(self._descriptor).st_size >= written
-        self._size = written if whole else 0
+        complete = os.fstat(self._descriptor).st_size >= written
+        if complete:
+            self._size = written
         os.ftruncate(self._descriptor, self._size)
-        return whole
+        return complete
 
     def write(self, renderer: Renderer, releases: ReleaseBlock) -> None:
-        """See `Output.write`."""
-        content = self._lines(renderer, releases) if len(releases) else b""
+        """Append a line per release."""
+        if not len(releases):
+            return
+        content = self._lines(renderer, releases)
         if self._descriptor >= 0:
             self._size += write_at(self._descriptor, content, self._size)
         else:
             sys.stdout.write(content.decode())
 
     def flush(self) -> int:
-        """See `Output.flush`."""
+        """Make all lines durable; return their size in bytes."""
         if self._descriptor >= 0:
             os.fsync(self._descriptor)
         else:
@@ -149,7 +166,7 @@ class Lines(Output):
         return self._size
 
     def close(self) -> None:
-        """See `Output.close`."""
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
 
@@ -166,13 +183,12 @@ class ParquetFile(Output):
     def finish(
         self, renderer: Renderer, releases: Callable[[int, int], ReleaseBlock], records: int
     ) -> None:
-        """Write the file next to its place and move it there."""
+        """Write the file under a temporary name and move it to its place."""
         from pyarrow import parquet
 
         fields = renderer.fields(releases(0, 0))
-        group = max(
-            1, _GROUP_NUMBERS // sum(int(np.prod(part.shape[1:])) for part in fields.values())
-        )
+        numbers = sum(int(np.prod(values.shape[1:])) for values in fields.values())
+        group = max(1, _GROUP_NUMBERS // numbers)
         schema = _table(fields).schema
 
         def write(file: BinaryIO) -> None:
@@ -187,16 +203,15 @@ class ParquetFile(Output):
 
 
 def open_output(path: Path | None, fresh: bool, raw: bool = False) -> Output:
-    """The output of a file name, by its ending: CSV, Parquet or JSON lines; standard output for
-    None.
+    """The output for a file name: CSV, Parquet or JSON lines by its ending.
 
     Args:
-        path: where.
+        path: of the file; None for standard output.
         fresh: whether this stream has no releases there yet; then the file must not exist.
-        raw: whether sums and the covariance before projection are said too.
+        raw: whether sums and the covariance before projection are included.
 
     Raises:
-        ValueError: the file exists, its folder does not, or its ending says nothing.
+        ValueError: the file exists, its folder does not, or its ending is unknown.
     """
     if path is None:
         return Lines(None, raw)
@@ -206,23 +221,24 @@ def open_output(path: Path | None, fresh: bool, raw: bool = False) -> Output:
         raise ValueError(
             f"output (file) must not exist before the stream; got {path}. Choose another name."
         )
-    known = [ending for endings in FORMATS.values() for ending in endings]
+    known = list(itertools.chain.from_iterable(FORMATS.values()))
     if path.suffix.lower() not in ("", *known):
         raise ValueError(
             f"output (file) must end in {', '.join(known)}, or have no suffix (JSON lines); got "
             f"{path.name!r}."
         )
-    return ParquetFile(path, raw) if format_of(path) == "parquet" else Lines(path, raw)
+    if format_of(path) == "parquet":
+        return ParquetFile(path, raw)
+    return Lines(path, raw)
 
 
 def _name(path: Path | None, raw: bool) -> str:
-    return ("-" if path is None else str(path.absolute())) + (" (raw)" if raw else "")
+    name = "-" if path is None else str(path.absolute())
+    return f"{name} (raw)" if raw else name
 
 
 def _table(columns: Fields) -> Any:
-    """An Arrow table, with nulls for what cannot be told, and a list for every axis after the
-    first.
-    """
+    """An Arrow table, with nulls for NaN, and nested lists for every axis after the first."""
     import pyarrow as arrow
 
     table = {}
@@ -230,15 +246,13 @@ def _table(columns: Fields) -> Any:
         kind = arrow.string() if values.dtype == object else None
         nested = arrow.array(np.ascontiguousarray(values).reshape(-1), kind, from_pandas=True)
         for axis in range(values.ndim - 1, 0, -1):
-            starts = (
-                np.arange(int(np.prod(values.shape[:axis])) + 1, dtype=np.int32)
-                * values.shape[axis]
-            )
+            lists = int(np.prod(values.shape[:axis]))
+            starts = np.arange(lists + 1, dtype=np.int32) * values.shape[axis]
             nested = arrow.ListArray.from_arrays(arrow.array(starts, arrow.int32()), nested)
         table[name] = nested
     return arrow.table(table)
 
 
 def release_table(renderer: Renderer, releases: ReleaseBlock) -> Any:
-    """Releases as an Arrow table, a row each and a column for each number."""
+    """Releases as an Arrow table, with a row per release and a column per number."""
     return _table(flat(renderer, renderer.fields(releases)))

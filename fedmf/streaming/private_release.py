@@ -1,21 +1,14 @@
-"""What a release says: means, covariances and correlations with intervals, made of its numbers
-alone.
+"""The fields of a release: means, covariances and correlations with intervals.
 
-With w_t = Σ_i [A₁]_{ti} over rows and v_t = τ₁²·‖(A₁C₁⁻¹)_t‖², Y_t/w_t is the private mean of the
-rows with weights [A₁]_{ti}/w_t, and S_t/w_t − (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance,
-unbiased and often not definite. The release has that covariance projected under its known noise
-(`shrunk_covariances`).
-
-Where valid rows are counted, with R the last number of Y and c its weight, N̂ = R/c is the weight
-of the valid rows, m̂ = Y/N̂ their mean with Fieller's interval, and S/N̂ − m̂m̂ᵀ + v/N̂²·(I +
-m̂m̂ᵀ/c²) their covariance, unbiased up to terms of order v/N̂². The noise of N̂ enters the
-variances by bounds: |S_ab| ≤ N·ζ² and ‖m̂‖ ≤ ζ.
+`Renderer` computes them from the released numbers and the plan alone, so they are as private as
+these. `PrivateRelease` is one release; its rows can be scored against a threshold.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
@@ -24,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedmf.data.schema import Encoding
 from fedmf.data.table_reader import shown_names
-from fedmf.matrices.arrays import Array
+from fedmf.matrices.arrays import Array, Vector
 from fedmf.moments import GaussianEstimate, NoisyMoments, describe, fieller
 from fedmf.streaming.state import ReleaseBlock
 from fedmf.streaming.stream_plan import StreamPlan
@@ -40,30 +33,45 @@ NO_DENSITY: Final = (
     "covariance (of a release) must be there with noise of its own for a density: one workload for"
     " both moments, a full or diagonal second moment, and another method than post-processing."
 )
-#: What `describe` says that a release has from elsewhere, or by another name.
-_APART: Final = frozenset(("density_covariance", "shrinkage"))
+
+
+@dataclass(frozen=True, eq=False)
+class _NoisySums:
+    """The weighted sums of some releases, and the variances of their noise.
+
+    Args:
+        first: Y_t, shape (releases, d).
+        second: S_t, unpacked, shape (releases, …).
+        weights: w_t = Σ_i [A₁]_{ti} over rows, shape (releases,).
+        first_variances: v_t = τ₁²·‖(A₁C₁⁻¹)_t‖², of each coordinate of Y_t.
+        second_variances: of each diagonal entry of S_t; NaN where squares have no noise of their
+            own.
+    """
+
+    first: Array
+    second: Array
+    weights: Vector
+    first_variances: Vector
+    second_variances: Vector
 
 
 class Renderer:
-    """The fields of releases from their numbers; elementwise, so that none depends on its
-    neighbours.
+    """The fields of releases from their numbers; elementwise, so none depends on its neighbors.
 
     Args:
         plan: of the stream.
-        raw: whether sums, the unbiased covariance and their standard errors are said too.
+        raw: whether sums, the unbiased covariance and their standard errors are included.
     """
 
     def __init__(self, plan: StreamPlan, raw: bool = False) -> None:
         self.plan = plan
         self.raw = raw
         settings = plan.settings
-        moment = plan.second_moment
         self._weight = settings.count_weight
         self._encoding = settings.encoding
-        self._known = plan.mechanism.method.second_noise
-        self._covariance = (
-            settings.workloads[0] == settings.workloads[-1] and moment.gives_covariance
-        )
+        self._has_second_noise = plan.mechanism.method.second_noise
+        same_workload = settings.workloads[0] == settings.workloads[-1]
+        self._has_covariance = same_workload and plan.second_moment.gives_covariance
 
     @property
     def coordinates(self) -> tuple[str, ...]:
@@ -72,152 +80,193 @@ class Renderer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the d numbers of a row; not of what counts rows."""
+        """Names of the d numbers of a row, without the coordinate that counts rows."""
         return self.coordinates[:-1] if self._weight else self.coordinates
 
     def release(self, releases: ReleaseBlock) -> PrivateRelease:
-        """The first of some releases, with all that can be said of it; worked out when it is asked
-        for.
-        """
+        """The first of some releases, with all of its fields, computed on first use."""
         whole = Renderer(self.plan, raw=True)
 
-        def told() -> dict[str, Any]:
+        def read_fields() -> dict[str, Any]:
             return {name: column[0] for name, column in whole.fields(releases).items()}
 
-        return PrivateRelease(int(releases.t[0]), told, self.names)
+        return PrivateRelease(int(releases.t[0]), read_fields, self.names)
 
     def fields(self, releases: ReleaseBlock) -> Fields:
-        """What each release says, with a row per release: the fields of `PrivateRelease` that there
-        are.
+        """The fields of `PrivateRelease` that there are, by name, with a row per release.
 
-        Labels are arrays of strings. Covariances are there where both moments have one workload
-        and the second holds squares; else the sum of squares is.
+        Labels are arrays of strings. There is a covariance where both moments have one workload and
+        the second holds squares; else there is the sum of squares.
         """
-        d = self.plan.layout.dimension
-        t = releases.t
-        first = releases.numbers[:, :d]
-        second = self.plan.second_moment.unpack(torch.from_numpy(releases.numbers[:, d:])).numpy()
-        weights = self.plan.row_sums(0, t)
-        variances = self.plan.variances(0, t)
-        told: Fields = {"t": t}
+        sums = self._sums(releases)
+        fields: Fields = {"t": releases.t}
         for i, name in enumerate(self.plan.settings.labels):
-            told[name] = np.array([row[i] for row in releases.labels], dtype=object)
-        noise = self.plan.variances(1, t) if self._known else np.full(len(t), np.nan)
-        counted = self._weight > 0
-        noisy = (self._counted if counted else self._all)(
-            told, first, second, weights, variances, noise
-        )
-        if self._covariance:
-            self._describe(told, noisy)
-        if self.raw or not self._covariance:
-            told["sum_of_squares"] = second
-            if self._known:
-                told["sum_of_squares_standard_error"] = np.sqrt(noise)
-        if self.raw:
-            told |= {"sum": first, "sum_standard_error": np.sqrt(variances)}
-        return told if self._encoding is None else self._in_own_units(told)
-
-    def _all(
-        self,
-        told: Fields,
-        first: Array,
-        second: Array,
-        weights: Array,
-        variances: Array,
-        noise: Array,
-    ) -> NoisyMoments:
-        """Mean of all rows, and their covariance with its noise."""
-        mean = first / weights[:, None]
-        of_mean = variances / weights**2
-        covariance = first
-        if self._covariance:
-            scaled = second / weights.reshape(-1, *(second.ndim - 1) * [1])
-            parts = (torch.from_numpy(part) for part in (mean, scaled, of_mean))
-            covariance = self.plan.second_moment.covariances(*parts).numpy()
-        noisy = NoisyMoments(
-            mean, covariance, of_mean, noise / weights**2, self.plan.settings.clip_norm
-        )
-        told["mean"], (told["mean_low"], told["mean_high"]) = mean, noisy.mean_interval()
-        told["mean_standard_error"] = np.repeat(np.sqrt(of_mean)[:, None], mean.shape[1], axis=1)
-        return noisy
-
-    def _counted(
-        self,
-        told: Fields,
-        first: Array,
-        second: Array,
-        weights: Array,
-        variances: Array,
-        noise: Array,
-    ) -> NoisyMoments:
-        """Mean of the valid rows, and their covariance with bounds of its noise."""
-        d = first.shape[1] - 1
-        c = self._weight
-        zeta = self.plan.settings.clip_norm
-        found = fieller(first[:, :d], first[:, d], variances, c)
-        count = first[:, d] / c
-        told |= {"mean": found.mean, "mean_low": found.low, "mean_high": found.high}
-        told["mean_standard_error"] = found.error
-        told["valid_share"] = count / weights
-        told["valid_share_standard_error"] = np.sqrt(variances) / (c * weights)
-        told["too_few"] = np.array([TOO_FEW if few else "" for few in found.few], dtype=object)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            of_count = variances / count**2
-            full = second.ndim == 3
-            of_rows = second[:, :d, :d] if full else second[:, :d]
-            shape = (-1, *(of_rows.ndim - 1) * [1])
-            outer = found.mean[:, :, None] * found.mean[:, None, :] if full else found.mean**2
-            own = np.eye(d) if full else 1.0
-            covariance = (
-                of_rows / count.reshape(shape)
-                - outer
-                + of_count.reshape(shape) * (own + outer / c**2)
-            )
-            norms = np.minimum(np.sum(found.mean**2, axis=1), zeta**2)
-            of_mean = of_count * (1 + norms / c**2)
-            of_squares = noise / count**2 + of_count * zeta**4 / c**2
-        return NoisyMoments(found.mean, covariance, of_mean, of_squares, zeta)
-
-    def _describe(self, told: Fields, noisy: NoisyMoments) -> None:
-        """The covariance with its intervals; NaN where there are too few rows to tell."""
-        few = ~np.isfinite(noisy.mean).all(axis=1)
-        if few.any():
-            parts = (noisy.mean, noisy.covariance, noisy.mean_variance, noisy.second_variance)
-            kept = [np.where(few.reshape(-1, *(part.ndim - 1) * [1]), 1.0, part) for part in parts]
-            noisy = NoisyMoments(kept[0], kept[1], kept[2], kept[3], noisy.norm_bound)
-        found = describe(noisy) if self._known else {}
-        if found:
-            told["covariance"] = found["density_covariance"]
-            told |= {name: values for name, values in found.items() if name not in _APART}
+            fields[name] = np.array([labels[i] for labels in releases.labels], dtype=object)
+        if self._weight:
+            means, moments = self._moments_of_valid_rows(sums)
         else:
-            told["covariance"] = _definite(noisy.covariance)
+            means, moments = self._moments_of_all_rows(sums)
+        fields |= means
+        if self._has_covariance:
+            fields |= self._covariances(moments)
+        if self.raw or not self._has_covariance:
+            fields["sum_of_squares"] = sums.second
+            if self._has_second_noise:
+                fields["sum_of_squares_standard_error"] = np.sqrt(sums.second_variances)
         if self.raw:
-            told["covariance_raw"] = noisy.covariance.copy()
-            if found:
-                told["shrinkage"] = found["shrinkage"]
-                told["covariance_raw_standard_error"] = noisy.covariance_errors()
-        for name, values in told.items():
-            if name.startswith(("covariance", "correlation")) and values.dtype == np.float64:
-                values[few] = np.nan
+            fields["sum"] = sums.first
+            fields["sum_standard_error"] = np.sqrt(sums.first_variances)
+        if self._encoding is not None:
+            _convert_to_units(fields, self._encoding)
+        return fields
 
-    def _in_own_units(self, told: Fields) -> Fields:
-        """Means, covariances, their errors and intervals as the columns of the table have them.
+    def _sums(self, releases: ReleaseBlock) -> _NoisySums:
+        d = self.plan.layout.dimension
+        packed = torch.from_numpy(releases.numbers[:, d:])
+        second_variances = np.full(len(releases.t), np.nan)
+        if self._has_second_noise:
+            second_variances = self.plan.variances(1, releases.t)
+        return _NoisySums(
+            first=releases.numbers[:, :d],
+            second=self.plan.second_moment.unpack(packed).numpy(),
+            weights=self.plan.row_sums(0, releases.t),
+            first_variances=self.plan.variances(0, releases.t),
+            second_variances=second_variances,
+        )
 
-        A coordinate z stands for center + scale·z; intervals are cut to the bounds that the schema
-        declares.
+    def _moments_of_all_rows(self, sums: _NoisySums) -> tuple[Fields, NoisyMoments]:
+        """Fields of the mean of all rows, and their moments with the noise of these.
+
+        Y_t/w_t is the private mean of the rows with weights [A₁]_{ti}/w_t, and S_t/w_t −
+        (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance, unbiased and often not definite.
         """
-        encoding = self._encoding
-        assert encoding is not None
-        centers, scales, lower, upper = encoding.units.T
-        for name in ("mean", "mean_low", "mean_high"):
-            told[name] = centers + scales * told[name]
-        for name in ("mean_low", "mean_high"):
-            told[name] = np.clip(told[name], lower, upper)
-        told["mean_standard_error"] = scales * told["mean_standard_error"]
-        for name, values in told.items():
-            if name.startswith("covariance"):  # in squares of the units
-                told[name] = values * (np.outer(scales, scales) if values.ndim == 3 else scales**2)
-        return told
+        mean = sums.first / sums.weights[:, None]
+        mean_variance = sums.first_variances / sums.weights**2
+        covariance = np.zeros_like(mean)  # without a covariance, only the mean is used
+        if self._has_covariance:
+            scaled = sums.second / _per_release(sums.weights, sums.second.ndim)
+            covariance = self.plan.second_moment.covariances(
+                torch.from_numpy(mean), torch.from_numpy(scaled), torch.from_numpy(mean_variance)
+            ).numpy()
+        moments = NoisyMoments(
+            mean,
+            covariance,
+            mean_variance,
+            sums.second_variances / sums.weights**2,
+            self.plan.settings.clip_norm,
+        )
+        low, high = moments.mean_interval()
+        error = np.repeat(np.sqrt(mean_variance)[:, None], mean.shape[1], axis=1)
+        fields = {"mean": mean, "mean_low": low, "mean_high": high, "mean_standard_error": error}
+        return fields, moments
+
+    def _moments_of_valid_rows(self, sums: _NoisySums) -> tuple[Fields, NoisyMoments]:
+        """Fields of the mean and the share of the valid rows, and their moments.
+
+        With R the last number of Y and c its weight, N̂ = R/c is the weight of the valid rows, m̂ =
+        Y/N̂ their mean with Fieller's interval, and S/N̂ − m̂m̂ᵀ + v/N̂²·(I + m̂m̂ᵀ/c²) their
+        covariance, unbiased up to terms of order v/N̂². The noise of N̂ enters the variances by
+        bounds: |S_ab| ≤ N·ζ² and ‖m̂‖ ≤ ζ.
+        """
+        d = sums.first.shape[1] - 1
+        c = self._weight
+        v = sums.first_variances
+        zeta = self.plan.settings.clip_norm
+        ratio = fieller(sums.first[:, :d], sums.first[:, d], v, c)
+        count = sums.first[:, d] / c
+        fields = {
+            "mean": ratio.mean,
+            "mean_low": ratio.low,
+            "mean_high": ratio.high,
+            "mean_standard_error": ratio.error,
+            "valid_share": count / sums.weights,
+            "valid_share_standard_error": np.sqrt(v) / (c * sums.weights),
+            "too_few": np.where(ratio.few, TOO_FEW, "").astype(object),
+        }
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative_variance = v / count**2
+            if sums.second.ndim == 3:
+                squares = sums.second[:, :d, :d]
+                outer = ratio.mean[:, :, None] * ratio.mean[:, None, :]
+                isotropic = np.eye(d)
+            else:
+                squares = sums.second[:, :d]
+                outer = ratio.mean**2
+                isotropic = np.ones(d)
+            covariance = (
+                squares / _per_release(count, squares.ndim)
+                - outer
+                + _per_release(relative_variance, squares.ndim) * (isotropic + outer / c**2)
+            )
+            norms = np.minimum(np.sum(ratio.mean**2, axis=1), zeta**2)
+            mean_variance = relative_variance * (1 + norms / c**2)
+            second_variance = sums.second_variances / count**2 + relative_variance * zeta**4 / c**2
+        return fields, NoisyMoments(ratio.mean, covariance, mean_variance, second_variance, zeta)
+
+    def _covariances(self, moments: NoisyMoments) -> Fields:
+        """The positive definite covariance with its intervals; NaN where valid rows are too few."""
+        few = np.any(~np.isfinite(moments.mean), axis=1)
+        if few.any():
+            moments = _ones_at(few, moments)
+        fields: Fields = {}
+        if self._has_second_noise:
+            described = describe(moments)
+            fields["covariance"] = described.pop("density_covariance")
+            shrinkage = described.pop("shrinkage")
+            fields |= described
+            if self.raw:
+                fields["covariance_raw"] = moments.covariance.copy()
+                fields["shrinkage"] = shrinkage
+                fields["covariance_raw_standard_error"] = moments.covariance_errors()
+        else:
+            fields["covariance"] = _without_negative_part(moments.covariance)
+            if self.raw:
+                fields["covariance_raw"] = moments.covariance.copy()
+        for name, values in fields.items():
+            if name.startswith(("covariance", "correlation")):
+                values[few] = np.nan
+        return fields
+
+
+def _per_release(values: NDArray[Any], ndim: int) -> NDArray[Any]:
+    """One number per release, shaped to broadcast over arrays with that many axes."""
+    return values.reshape(-1, *[1] * (ndim - 1))
+
+
+def _ones_at(places: NDArray[np.bool_], moments: NoisyMoments) -> NoisyMoments:
+    """The moments with ones at some places, with which computations go through."""
+
+    def replaced(values: Array) -> Array:
+        return np.where(_per_release(places, values.ndim), 1.0, values)
+
+    return NoisyMoments(
+        replaced(moments.mean),
+        replaced(moments.covariance),
+        replaced(moments.mean_variance),
+        replaced(moments.second_variance),
+        moments.norm_bound,
+    )
+
+
+def _convert_to_units(fields: Fields, encoding: Encoding) -> None:
+    """Convert means, covariances, errors and intervals to the units of the table's columns.
+
+    A coordinate z stands for center + scale·z; intervals are cut to the bounds that the schema
+    declares.
+    """
+    centers, scales, lower, upper = encoding.units.T
+    for name in ("mean", "mean_low", "mean_high"):
+        fields[name] = centers + scales * fields[name]
+    for name in ("mean_low", "mean_high"):
+        fields[name] = np.clip(fields[name], lower, upper)
+    fields["mean_standard_error"] = scales * fields["mean_standard_error"]
+    for name, values in fields.items():
+        if not name.startswith("covariance"):
+            continue
+        if values.ndim == 3:
+            fields[name] = values * np.outer(scales, scales)
+        else:
+            fields[name] = values * scales**2
 
 
 class PrivateRelease:
@@ -225,15 +274,15 @@ class PrivateRelease:
 
     Args:
         t: how many rows it is of.
-        told: gives the fields by name.
+        read_fields: returns the fields by name; called on first use.
         columns: names of the d numbers of `mean`; None if unknown.
 
     Attributes:
         t: how many rows it is of.
         columns: names of the d numbers of `mean`; None if unknown.
-        mean: of these rows, with the weights of the workload, shape (d,); with a schema in the
-            columns' own units, as all but sums is; where that counts valid rows it is of these, NaN
-            where too few.
+        mean: of these rows, with the weights of the workload, shape (d,). With a schema it is in
+            the columns' own units, as is all but the sums; where valid rows are counted it is the
+            mean of these, NaN if they are too few.
         mean_low: lower ends of 95 % intervals of the mean, (d,): of the noise alone.
         mean_high: upper ends.
         mean_standard_error: standard deviation of the noise in each coordinate of `mean`, (d,).
@@ -244,17 +293,17 @@ class PrivateRelease:
         correlation: (d, d), NaN where the interval is wider than 1.
         correlation_low: lower ends of 95 % intervals.
         correlation_high: upper ends.
-        too_noisy: what the noise leaves open of the covariance; empty where it does not.
+        too_noisy: a statement that the covariance is too noisy; empty where it is not.
         valid_share: where valid rows are counted, the share of their weight.
         valid_share_standard_error: of the noise alone.
-        too_few: that there are too few valid rows to tell; empty where there are enough.
+        too_few: a statement that the valid rows are too few; empty where there are enough.
         sum: Y_t, shape (d,), of rows as vectors.
         sum_standard_error: √Var of each of its coordinates.
         sum_of_squares: S_t: shape (d, d) for the full second moment, (size,) otherwise.
         sum_of_squares_standard_error: √Var of its diagonal (√½ of it off the diagonal).
         covariance_raw: unbiased, so not always definite.
-        covariance_raw_standard_error: √Var of each of its entries, the private mean put for the
-            true one.
+        covariance_raw_standard_error: √Var of each of its entries, with the private mean in place
+            of the true one.
         shrinkage: how far the covariance was moved to a multiple of the identity.
         timestamp: of the last of the rows, where one was declared public.
         row_id: likewise.
@@ -285,37 +334,43 @@ class PrivateRelease:
     row_id: str | None
 
     def __init__(
-        self, t: int, told: Callable[[], Mapping[str, Any]], columns: Sequence[str] | None = None
+        self,
+        t: int,
+        read_fields: Callable[[], Mapping[str, Any]],
+        columns: Sequence[str] | None = None,
     ) -> None:
         self.t = t
-        self._told = told
+        self._read_fields = read_fields
         self.columns = None if columns is None else tuple(columns)
 
     def __getattr__(self, name: str) -> Any:
         if name not in PrivateRelease.__annotations__:
             raise AttributeError(f"a release has no {name}.")
-        found = self._told()
+        fields = self._read_fields()
         for field in PrivateRelease.__annotations__:
-            value = found.get(field)
-            setattr(self, field, value.item() if isinstance(value, np.generic) else value)
+            value = fields.get(field)
+            if isinstance(value, np.generic):
+                value = value.item()
+            setattr(self, field, value)
         return getattr(self, name)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """A release from a JSON line of `fedmf stream`, as read by `json.loads`."""
-        arrays = {
-            name: np.array(value, np.float64) if isinstance(value, list) else value
-            for name, value in fields.items()
-            if name != "columns"
-        }
+        arrays: dict[str, Any] = {}
+        for name, value in fields.items():
+            if name == "columns":
+                continue
+            arrays[name] = np.array(value, np.float64) if isinstance(value, list) else value
         return cls(int(fields["t"]), lambda: arrays, fields.get("columns"))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able, with the fields of a line of `fedmf stream --raw`; None for what cannot be
-        told.
-        """
-        told = {name: listed(value) for name, value in {"t": self.t, **self._told()}.items()}
-        return told if self.columns is None else told | {"columns": list(self.columns)}
+        """A JSON-able dict with the fields of a line of `fedmf stream --raw`; None for NaN."""
+        fields = {"t": self.t, **self._read_fields()}
+        description = {name: listed(value) for name, value in fields.items()}
+        if self.columns is not None:
+            description["columns"] = list(self.columns)
+        return description
 
     @property
     def estimate(self) -> GaussianEstimate:
@@ -326,20 +381,21 @@ class PrivateRelease:
         """
         if self.covariance is None:
             raise ValueError(NO_DENSITY)
-        full = self.covariance if self.covariance.ndim == 2 else np.diag(self.covariance)
-        return GaussianEstimate(torch.from_numpy(self.mean.copy()), torch.from_numpy(full.copy()))
+        matrix = self.covariance
+        if matrix.ndim == 1:
+            matrix = np.diag(matrix)
+        return GaussianEstimate(torch.from_numpy(self.mean.copy()), torch.from_numpy(matrix.copy()))
 
     def score(self, x: Any) -> Array:
-        """How strange rows are: (x − μ)ᵀΣ⁻¹(x − μ), χ² with d degrees of freedom for rows of N(μ,
-        Σ).
+        """The anomaly score of rows, (x − μ)ᵀΣ⁻¹(x − μ): χ² with d degrees of freedom for N(μ, Σ).
 
         Args:
             x: rows in the units of `mean`: an array (…, d), or a data frame with `columns` in any
                 order.
 
         Returns:
-            Of shape (…); NaN for a row with a missing cell. Rows are not clipped to the bounds of a
-            schema.
+            Scores of shape (…); NaN for a row with a missing cell. Rows are not clipped to the
+            bounds of a schema.
 
         Raises:
             ValueError: other columns, or there is no covariance.
@@ -360,18 +416,18 @@ class PrivateRelease:
                 f"x (rows) must have {self.mean.size} numbers each; got shape {rows.shape}."
             )
         scores = self.estimate.distances(torch.from_numpy(rows)).numpy()
-        return np.where(
-            np.isnan(scores) & ~np.isnan(rows).any(axis=-1), np.inf, scores
-        )  # overflows
+        overflows = np.isnan(scores) & ~np.isnan(rows).any(axis=-1)
+        return np.where(overflows, np.inf, scores)
 
     def threshold(self, false_alarms: float = 0.01, ordinary: ArrayLike | None = None) -> float:
-        """The score from which on a row is called strange: that share of ordinary ones is above it.
+        """The score above which a row is an anomaly, exceeded by that share of ordinary rows.
 
         Args:
             false_alarms: in (0, 1).
             ordinary: rows of shape (m, d) that are in no release and need no protection; then the
-                share holds whatever the rows' law is (`calibrated_threshold`). Without, for rows of
-                a Gaussian, the noise of this release counted in (`alarm_threshold`).
+                share holds for any distribution of rows (`calibrated_threshold`). Without them,
+                rows are assumed to be Gaussian, and the noise of this release is taken into account
+                (`alarm_threshold`).
 
         Raises:
             ValueError: there is no covariance, its errors are not known (post-processing, or a line
@@ -383,56 +439,63 @@ class PrivateRelease:
             raise ValueError(NO_DENSITY)
         if self.covariance_raw_standard_error is None:
             raise ValueError(NO_ERRORS)
-        full = self.covariance.ndim == 2
-        parts = (self.covariance, self.covariance_raw_standard_error)
-        covariance, errors = (part if full else np.diag(part) for part in parts)
+        covariance = self.covariance
+        errors = self.covariance_raw_standard_error
+        if covariance.ndim == 1:
+            covariance = np.diag(covariance)
+            errors = np.diag(errors)
         return alarm_threshold(false_alarms, covariance, self.mean_standard_error, errors)
 
 
 def at_bounds(release: PrivateRelease, encoding: Encoding) -> str:
-    """A warning of numbers with a mean at a bound of the schema, as values in another unit have; or
-    "".
+    """A warning of numbers with a mean at a bound of the schema, as of values in another unit.
 
-    At a bound is a mean within 2 % of the range, with an interval no wider than a tenth of it.
-    Released numbers alone decide, so what is said is as private as these.
+    Such a mean is within 2 % of the range, with an interval no wider than a tenth of it. The
+    warning depends on released numbers alone, so it is as private as these; it may be empty.
     """
-    found = []
-    for i, (name, (*_, lower, upper)) in enumerate(
-        zip(encoding.coordinates, encoding.units, strict=True)
-    ):
-        mean = release.mean[i]
+    means = []
+    for i, name in enumerate(encoding.coordinates):
+        if name not in encoding.names:  # a coordinate of a category
+            continue
+        _, _, lower, upper = encoding.units[i]
         width = upper - lower
-        if name in encoding.names and release.mean_high[i] - release.mean_low[i] <= 0.1 * width:
-            ends = (("lower", lower, mean - lower), ("upper", upper, upper - mean))
-            found += [
-                f"{name} is released at its {end} bound {at:g}"
-                for end, at, off in ends
-                if off <= 0.02 * width
-            ]
-    asked = "is the range in the schema in the right unit? Values outside it count as the bound."
-    return f"WARNING: {', '.join(found)}: {asked}" if found else ""
+        certain = release.mean_high[i] - release.mean_low[i] <= 0.1 * width
+        if certain and release.mean[i] - lower <= 0.02 * width:
+            means.append(f"{name} is released at its lower bound {lower:g}")
+        if certain and upper - release.mean[i] <= 0.02 * width:
+            means.append(f"{name} is released at its upper bound {upper:g}")
+    if not means:
+        return ""
+    return (
+        f"WARNING: {', '.join(means)}: is the range in the schema in the right unit? Values outside"
+        " it count as the bound."
+    )
 
 
 def hidden(release: PrivateRelease) -> str:
-    """Below which standard deviation the noise hides it: two standard errors of a variance; or
-    "".
+    """A sentence on the standard deviation that the noise hides; empty where errors are unknown.
+
+    It is the root of two standard errors of the least certain variance.
     """
     errors = release.covariance_raw_standard_error
     if errors is None or not np.isfinite(errors).all():
         return ""
-    of_each = np.diag(errors) if errors.ndim == 2 else errors
-    at = int(np.argmax(of_each))
+    if errors.ndim == 2:
+        errors = np.diag(errors)
+    at = int(np.argmax(errors))
     return (
         f" A standard deviation of {(release.columns or ())[at]} below"
-        f" {math.sqrt(2 * of_each[at]):.3g} is hidden by noise; four times as many rows, or a four"
+        f" {math.sqrt(2 * errors[at]):.3g} is hidden by noise; four times as many rows, or a four"
         " times larger epsilon, would halve this value."
     )
 
 
 def listed(values: Any) -> Any:
-    """As JSON has it: arrays as nested lists, with None for numbers that are not finite."""
+    """Values for JSON: arrays become nested lists, with None for numbers that are not finite."""
+    if isinstance(values, np.generic):
+        return values.item()
     if not isinstance(values, np.ndarray):
-        return values.item() if isinstance(values, np.generic) else values
+        return values
     if values.dtype != np.float64 or np.isfinite(values).all():
         return values.tolist()
     nullable = values.astype(object)
@@ -440,17 +503,17 @@ def listed(values: Any) -> Any:
     return nullable.tolist()
 
 
-def _definite(covariance: Array) -> Array:
-    """Without the negative part."""
+def _without_negative_part(covariance: Array) -> Array:
+    """The closest matrices, or variances, without negative eigenvalues."""
     if covariance.ndim == 2:
         return np.maximum(covariance, 0.0)
     values, vectors = np.linalg.eigh(covariance)
     return (vectors * np.maximum(values, 0.0)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
 
 
-#: Draws of the noise, and of rows for all of them together; the latter decide how exact the
-#: threshold is.
+#: Draws of the noise for a threshold.
 _NOISES = 1000
+#: Draws of rows for all of these together; they decide how exact the threshold is.
 _ROWS = 200_000
 #: Multiplications that decompositions of the covariances may take.
 _WORK = 10**8
@@ -459,13 +522,13 @@ _WORK = 10**8
 def alarm_threshold(
     rate: float, covariance: Array, mean_errors: Array, covariance_errors: Array
 ) -> float:
-    """The score that a share `rate` of ordinary rows is above, the noise of the release counted in.
+    """The score exceeded by a fraction `rate` of ordinary rows, with the noise of the release.
 
-    Ordinary rows are taken as N(μ, Σ), of which the release tells μ̂ and Σ̂ with noise of a known
-    size. So μ = μ̂ + e and Σ = Σ̂ + E, with e and E drawn as that noise is and eigenvalues below
-    zero put to it. The threshold is the quantile of the scores of rows of these N(μ, Σ); without
-    noise it is the quantile of χ² with d degrees of freedom. Where noise is large there are fewer
-    false alarms. The draws are the same each time.
+    Ordinary rows are taken as N(μ, Σ), and the release has μ̂ and Σ̂ with noise of known size. So
+    μ = μ̂ + e and Σ = Σ̂ + E, with e and E drawn like that noise and negative eigenvalues set to
+    zero. The threshold is the quantile of the scores of rows of these N(μ, Σ); without noise it is
+    the quantile of χ² with d degrees of freedom. Where noise is large there are fewer false alarms.
+    The draws are the same each time.
 
     Args:
         rate: share of false alarms, in (0, 1).
@@ -488,27 +551,26 @@ def alarm_threshold(
     E = E + np.swapaxes(np.triu(E, 1), 1, 2)
     values, vectors = np.linalg.eigh(np.eye(d) + whiten @ E @ whiten.T)
     moved = rng.normal(size=(noises, 1, d)) * mean_errors @ whiten.T
-    drawn = (
-        rng.normal(size=(noises, max(1, _ROWS // noises // d), d))
-        * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-    )
+    rows = max(1, _ROWS // noises // d)
+    deviations = np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    drawn = rng.normal(size=(noises, rows, d)) * deviations
     scores = np.sum((moved + drawn @ np.swapaxes(vectors, 1, 2)) ** 2, axis=-1)
     return float(np.quantile(scores, 1 - rate))
 
 
 def calibrated_threshold(rate: float, scores: ArrayLike) -> float:
-    """The ⌈(1 − rate)(m + 1)⌉-th smallest score of m ordinary rows that the release is not of.
+    """The ⌈(1 − rate)(m + 1)⌉-th smallest score of m ordinary rows outside the release.
 
     Args:
         rate: share of false alarms, in (0, 1).
-        scores: of rows that need no protection: the threshold tells something of them.
+        scores: of rows that need no protection: the threshold reveals something of them.
 
     Raises:
         ValueError: the rate is out of range, a score is NaN, or there are too few rows.
 
     Guarantees:
-        A further row of the same law, whatever that is and whatever the noise, is above it with a
-        chance of at most `rate`.
+        A further row of the same distribution, whatever that is and whatever the noise, is above
+        the threshold with a chance of at most `rate`.
 
     References:
         Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World" (conformal
@@ -518,19 +580,20 @@ def calibrated_threshold(rate: float, scores: ArrayLike) -> float:
     18.0
     """
     _check(rate)
-    found = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
-    place = math.ceil((1 - rate) * (found.size + 1))
-    if missing := int(np.isnan(found).sum()):
+    ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
+    place = math.ceil((1 - rate) * (ordered.size + 1))
+    missing = int(np.isnan(ordered).sum())
+    if missing:
         raise ValueError(
             f"scores (of ordinary rows) must be numbers; got {missing} NaN. Leave out rows with"
             " missing cells."
         )
-    if place > found.size:
+    if place > ordered.size:
         raise ValueError(
             f"scores (of ordinary rows) must be at least {math.ceil(1 / rate) - 1} for a rate of"
-            f" {rate}; got {found.size}."
+            f" {rate}; got {ordered.size}."
         )
-    return float(found[place - 1])
+    return float(ordered[place - 1])
 
 
 def _check(rate: float) -> None:

@@ -1,4 +1,8 @@
-"""A private stream for a service: push a row, get the release of its step, exactly once."""
+"""A private stream for a service: push a row, get the release of its step, exactly once.
+
+`PrivateStream` checks rows, users and keys before anything changes; `_RowFormat` makes vectors of
+rows, and `StreamRun` takes them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ from fedmf.streaming.stream_rows import (
 )
 from fedmf.streaming.stream_run import StreamRun, open_pushed
 
-#: As of JSON lines {"x": [0.1, 0.2], "user": "ann"}.
+#: Names of columns, as in JSON lines {"x": [0.1, 0.2], "user": "ann"}.
 _ROW = "x"
 _USER = "user"
 _FREE: Final = "Nothing was spent."
@@ -94,35 +98,36 @@ class PrivateStream:
     ) -> None:
         if isinstance(columns, str):
             raise ValueError(f"columns must be a list of names; got the string {columns!r}.")
-        named = None if columns is None else tuple(columns)
-        for several in ("workloads", "mechanisms"):
-            if several in settings:
-                given = settings[several]
-                settings[several] = tuple(given) if isinstance(given, tuple | list) else (given,)
-        asked = Settings(
-            columns=named,
+        for name in ("workloads", "mechanisms"):
+            if name in settings:
+                settings[name] = _as_tuple(settings[name])
+        stream_settings = Settings(
+            columns=None if columns is None else tuple(columns),
             schema=schema,
             clip_norm=clip_norm,
             rounds=rounds,
             user_column=_user_column(schema),
             **settings,
         )
-        if asked.release_every != 1:
+        if stream_settings.release_every != 1:
             raise ValueError(
-                f"R (release every) must be 1 for rows that are pushed; got {asked.release_every}."
-                " Release a whole table with fedmf.streaming.open_run."
+                "R (release every) must be 1 for rows that are pushed; got"
+                f" {stream_settings.release_every}. Release a whole table with"
+                " fedmf.streaming.open_run."
             )
-        self._form = _Form(asked, dimension)
-        self._path, self._lock, self._process = Path(path), threading.Lock(), os.getpid()
-        #: Why nothing more can be pushed.
+        self._format = _RowFormat(stream_settings, dimension)
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        #: The reason why nothing more can be pushed.
         self._ended: str | None = None
-        with ExitStack() as kept:
-            opened = open_pushed(self._path, asked, self._form.layout)
-            self._run = kept.enter_context(opened)
+        with ExitStack() as stack:
+            opened = open_pushed(self._path, stream_settings, self._format.layout)
+            self._run = stack.enter_context(opened)
             self._pushes = Pushes(self._run.state)
-            self._kept = kept.pop_all()
-        # A stream that nobody closes is let go while there still is an interpreter to do it.
-        self._let_go = weakref.finalize(self, _let_go, self._kept, self._process)
+            self._resources = stack.pop_all()
+        # A stream that is never closed releases its lock when it is collected or at exit.
+        self._finalizer = weakref.finalize(self, _close_in_process, self._resources, self._process)
 
     def __enter__(self) -> Self:
         return self
@@ -131,13 +136,13 @@ class PrivateStream:
         self.close()
 
     def close(self) -> None:
-        """Write the statement and let another process have the directory."""
+        """Write the statement and release the directory for other processes."""
         with self._lock:
             if self._ended == _CLOSED or os.getpid() != self._process:
                 return
             self._ended = _CLOSED
-            self._let_go.detach()
-            with self._kept:
+            self._finalizer.detach()
+            with self._resources:
                 if self._run.state.guard.failed is None:
                     self._run.conclude()
 
@@ -153,20 +158,20 @@ class PrivateStream:
 
         Args:
             row: d numbers, or a mapping by the names of the columns; with a schema a mapping; its
-                strings or numbers are read as cells of JSON lines are. Anything else is rejected:
-                its shape is the program's. A cell that cannot be read (NaN, text, nothing) makes
-                the row take its step as a zero vector, as a refusal would tell what it held.
-            user: the user of the row; the same id however it is written
+                strings or numbers are read like cells of JSON lines. A row of another shape is
+                rejected, as shapes are the program's. A row with a cell that cannot be read (NaN,
+                text, nothing) takes its step as a zero vector, as an error would reveal its
+                content.
+            user: the user of the row; spellings of one id are one user
                 (`fedmf.data.canonical_id`).
-            key: names the row among all of the stream, so that it may be pushed again when it is
-                not known whether it took its step: then its release is told again, and nothing is
-                spent. Rows without one are new each time.
+            key: names the row within the stream. If it is not known whether a row took its step,
+                push it again with the same key: its release is returned again, and nothing is
+                spent. Rows without a key are always new.
 
         Raises:
             ParticipationViolation: the user gave k rows already, or one less than b steps ago.
             HorizonExceededError: all n steps were taken.
-            ValueError: a row, user or key that is none, a key that another row had, or an invalid
-                row that is rejected.
+            ValueError: an invalid row, user or key, or a key that another row had.
             LedgerError: the stream is closed, or a step failed, now or before; open it again.
         """
         return self.push_many([row], [user], [key])[0]
@@ -188,83 +193,88 @@ class PrivateStream:
 
         Raises:
             ParticipationViolation, HorizonExceededError, ValueError, LedgerError: as for `push`,
-                for any of the rows. None has taken a step then, but for an invalid row that is
-                rejected: those before it have, and `t` tells how many. With a schema a table must
-                have the schema's columns, with the user column (``users`` is its name) read as in a
-                file: a row without one belongs to no user.
+                for any of the rows. No row has taken a step then, unless a step failed: `t` is the
+                number of those that have. With a schema a table must have the schema's columns,
+                with the user column (``users`` is its name) read as in a file: a row without one
+                belongs to no user.
         """
         with self._lock:
             run = self._open_run()
-            table = _table(rows)
-            if table is None and not len(rows):
-                return []
+            table = _as_table(rows)
             if table is not None:
-                block, named_keys = self._form.table(table, users, keys)
+                block, row_keys = self._format.table(table, users, keys)
+            elif len(rows):
+                for column in (users, keys):
+                    if isinstance(column, str):
+                        raise ValueError(
+                            f"rows must be a table for a column {column!r}; got"
+                            f" {type(rows).__name__}."
+                        )
+                entries = [self._format.entries(row) for row in rows]
+                block = self._format.block(entries, _required_users(users))
+                row_keys = keys
             else:
-                named = next((what for what in (users, keys) if isinstance(what, str)), None)
-                if named is not None:
+                return []
+            if row_keys is None:
+                row_keys = [None] * len(block)
+            row_keys = list(row_keys)
+            for name, values in {"users": block.users or (), "keys": row_keys}.items():
+                if len(values) != len(block):
                     raise ValueError(
-                        f"rows must be a table for a column {named!r}; got {type(rows).__name__}."
+                        f"{name} (of the rows) must be {len(block)}; got {len(values)}."
                     )
-                entries = [self._form.entries(row) for row in rows]
-                block = self._form.block(entries, list(map(_required_user, users)))
-                named_keys = keys
-            told = [None] * len(block) if named_keys is None else list(named_keys)
-            for what, given in (("users", block.users or ()), ("keys", told)):
-                if len(given) != len(block):
-                    raise ValueError(
-                        f"{what} (of the rows) must be {len(block)}; got {len(given)}."
-                    )
-            return self._push(run, block, told)
+            return self._push(run, block, row_keys)
 
     def _push(
         self, run: StreamRun, block: RowBlock, keys: Sequence[str | None]
     ) -> list[PrivateRelease]:
-        """See that all rows may take their steps, then let them."""
+        """Check that all new rows may take their steps, and then take them."""
         for key in keys:
             if key is not None:
                 _require_name("key (of the row)", key)
         contents = [_content(block, i) for i in range(len(block))]
-        steps, fresh = self._pushes.place(run.position.step, keys, contents)
+        steps, new_rows = self._pushes.place(run.position.step, keys, contents)
         assert block.users is not None
-        self._check_steps(run, [block.users[i] for i in fresh])
-        released = dict[int, PrivateRelease]()
-        while fresh:
-            part = fresh[: run.most_rows]
-            fresh = fresh[run.most_rows :]
-            before = run.position.step
-            records = b"".join(
-                self._pushes.record(before + at, keys[i], contents[i])
-                for at, i in enumerate(part, start=1)
-            )
+        self._check_steps(run, [block.users[i] for i in new_rows])
+        releases = dict[int, PrivateRelease]()
+        for start in range(0, len(new_rows), run.most_rows):
+            part = new_rows[start : start + run.most_rows]
+            records = b"".join(self._pushes.record(steps[i], keys[i], contents[i]) for i in part)
             run.take(block.chosen(part), records)
             self._pushes.add(records)
-            released |= {steps[i]: self._release(steps[i]) for i in part}
-        return [released[step] if step in released else self._release(step) for step in steps]
+            for i in part:  # while the run has them in memory
+                releases[steps[i]] = self._release(steps[i])
+        for step in steps:
+            if step not in releases:
+                releases[step] = self._release(step)
+        return [releases[step] for step in steps]
 
     def _check_steps(self, run: StreamRun, users: Sequence[str | None]) -> None:
-        """Whether these users may take the next steps, one after the other."""
+        """Check that these users may take the next steps, one after the other."""
         step = run.position.step
-        most = run.plan.rounds
-        if step + len(users) > most:
-            left = (
-                "all steps were taken"
-                if step == most
-                else f"{most - step} are left, for {len(users)} rows"
+        left = run.plan.rounds - step
+        if len(users) > left:
+            state = "all steps were taken"
+            if left:
+                state = f"{left} are left, for {len(users)} rows"
+            raise HorizonExceededError(
+                f"t (step) must be at most n (rounds) = {run.plan.rounds}; {state}."
             )
-            raise HorizonExceededError(f"t (step) must be at most n (rounds) = {most}; {left}.")
-        named = [(i, user) for i, user in enumerate(users, start=step + 1) if user is not None]
-        tried = run.users if len(named) == 1 else run.users.of(user for _, user in named)
-        for i, user in named:
-            tried.check(i, [user])
-            if tried is not run.users:
-                tried.record(user, i)
+        named = [(t, user) for t, user in enumerate(users, start=step + 1) if user is not None]
+        if len(named) == 1:
+            ((t, user),) = named
+            run.users.check(t, [user])
+            return
+        histories = run.users.of(user for _, user in named)
+        for t, user in named:
+            histories.check(t, [user])
+            histories.record(user, t)
 
     def release(self, t: int) -> PrivateRelease:
-        """The release of a step that was taken, again.
+        """The release of an earlier step.
 
         Raises:
-            ValueError: it was not taken.
+            ValueError: the step was not taken.
             LedgerError: the stream is closed, or the file does not hold what was committed.
         """
         with self._lock:
@@ -276,13 +286,12 @@ class PrivateStream:
             return self._release(t)
 
     def table(self, first: int = 1, last: int | None = None, raw: bool = False) -> Any:
-        """The releases of some steps as an Arrow table, a row each, or by ``.to_pandas()`` as a
-        data frame.
+        """The releases of some steps as an Arrow table; ``.to_pandas()`` makes it a data frame.
 
         Args:
             first: the first step.
             last: the last one; None for the last that was taken.
-            raw: with sums, and the covariance before projection.
+            raw: whether to include sums and the covariance before projection.
 
         Returns:
             Columns t, "mean:speed", "mean_low:speed", "covariance:speed:load" and so on, as CSV has
@@ -294,22 +303,22 @@ class PrivateStream:
         """
         with self._lock:
             run = self._open_run()
-            last = self.t if last is None else last
+            if last is None:
+                last = self.t
             if not 1 <= first <= last <= self.t:
                 raise ValueError(f"t (steps) must be within 1..{self.t}; got {first}..{last}.")
             return release_table(Renderer(run.plan, raw), run.state.releases(first - 1, last))
 
     def statement(self) -> PrivacyStatement:
-        """The operator's privacy statement as of now, also written into the directory; see its
-        `public`.
+        """The operator's privacy statement as of now, which is also written to the directory.
+
+        Publish its `public`.
         """
         with self._lock:
             return self._open_run().conclude()
 
     def counts(self) -> dict[str, int]:
-        """How many rows were taken, clipped and counted as zeros: for the operator, *not* to be
-        published.
-        """
+        """Counts of rows taken, clipped and zeroed: for the operator, *not* to be published."""
         return self._run.position.counts()
 
     def _open_run(self) -> StreamRun:
@@ -327,11 +336,11 @@ class PrivateStream:
         return self._run.renderer.release(self._run.releases(t - 1, t))
 
 
-class _Form:
-    """What rows that are handed over must be, and the vectors that they become.
+class _RowFormat:
+    """The format of pushed rows, and their conversion to vectors.
 
-    Shapes and names are the program's and public: what does not fit is rejected. What a row holds
-    is a user's, and rejects nothing.
+    Shapes and names are the program's and public: a row that does not fit is rejected. The content
+    of a row is a user's, and no row is rejected for it.
 
     Args:
         settings: of the stream.
@@ -348,7 +357,8 @@ class _Form:
         if settings.schema is not None:
             if dimension is not None:
                 raise ValueError(f"d (dimension) must be left out with a schema; got {dimension}.")
-            self.layout, self._names = declared_layout(settings), declared_cells(settings)
+            self.layout = declared_layout(settings)
+            self._names = declared_cells(settings)
         elif columns is not None:
             self.layout = chosen_layout([*columns, _USER], settings)
             self._names = columns
@@ -366,14 +376,14 @@ class _Form:
             self._names = ()
 
     def entries(self, row: Any) -> list[Any]:
-        """The cells of a row in the order of the columns, unread.
+        """The cells of a row in the order of the columns, not parsed.
 
         Args:
-            row: d numbers in a list, an array, a tensor; by name where the columns have names: a
-                name that is missing is a cell that cannot be read, others are passed over.
+            row: d numbers in a list, an array or a tensor; a mapping where the columns have names:
+                a missing name is a cell that cannot be read, and other names are ignored.
 
         Raises:
-            ValueError: it is no row of this form.
+            ValueError: it is no row of this format.
         """
         d = self.layout.dimension
         if self._named and hasattr(row, "to_dict") and hasattr(row, "index"):  # a row of pandas
@@ -398,10 +408,12 @@ class _Form:
         return [_item(entry) for entry in entries.tolist()]
 
     def block(self, rows: Sequence[Sequence[Any]], users: Sequence[str | None]) -> RowBlock:
-        """The vectors of rows as `entries` keeps them."""
+        """The vectors of rows, given as `entries` returns them."""
         if self._settings.schema is None:
             return numbered(rows, users)
-        cells = {name: [label_of(row[i]) for row in rows] for i, name in enumerate(self._names)}
+        cells = {}
+        for i, name in enumerate(self._names):
+            cells[name] = [label_of(row[i]) for row in rows]
         return encoded(cells, users, (), self._settings)
 
     def table(
@@ -415,37 +427,59 @@ class _Form:
             keys: the key of each row, or the name of a column, or None.
 
         Raises:
-            ValueError: its columns are not of this form.
+            ValueError: its columns are not of this format.
         """
-        schema = self._settings.schema
-        present = table.column_names
-        named = isinstance(users, str)
         if not self._named:
             raise ValueError(
                 "rows must be arrays of numbers, or open the stream with columns=; got a table."
             )
+        self._check_columns(table, users, keys)
+        row_users = users
+        row_keys = keys
+        if isinstance(users, str):
+            row_users = ids(table.column(users), f"column {users!r}").to_pylist()
+        if not isinstance(users, str) or self._settings.schema is None:
+            row_users = _required_users(row_users)
+        if isinstance(keys, str):
+            row_keys = table.column(keys).to_pylist()
+        batch = RowBatch(table.num_rows, {name: table.column(name) for name in self._names})
+        return batch_block(batch, self._settings, self.layout, row_users), row_keys
+
+    def _check_columns(self, table: Any, users: Any, keys: Any) -> None:
+        """Reject a table without the columns of this format, or with other types of columns."""
+        schema = self._settings.schema
+        present = table.column_names
         if schema is not None:
             user = str(schema.user)
-            if named and users != user:
-                raise ValueError(
-                    f"users (column) must be as in the schema, {user!r}; got {users!r}. {_FREE}"
-                )
+            optional = (user,)
+            if isinstance(users, str):
+                optional = ()
+                if users != user:
+                    raise ValueError(
+                        f"users (column) must be as in the schema, {user!r}; got {users!r}. {_FREE}"
+                    )
             header = [name for name in present if name != keys or name in schema.columns]
-            schema.check_header(header, "the table", () if named else (user,))
-        for name in (*self._names, *(what for what in (users, keys) if isinstance(what, str))):
+            schema.check_header(header, "the table", optional)
+        wanted = list(self._names)
+        wanted.extend(column for column in (users, keys) if isinstance(column, str))
+        for name in wanted:
             if present.count(name) != 1:
                 raise ValueError(
                     f"column {name!r} is missing; the table has {shown_names(present)}. {_FREE}"
                 )
-        for name in self._names if schema is None else ():
+        if schema is not None:
+            return
+        for name in self._names:
             kind = table.schema.field(name).type
             if not (types.is_integer(kind) or types.is_floating(kind)):
                 raise ValueError(f"column {name!r} must hold numbers; got {kind}. {_FREE}")
-        told = ids(table.column(users), f"column {users!r}").to_pylist() if named else users
-        told = told if schema is not None and named else [_required_user(user) for user in told]
-        batch = RowBatch(table.num_rows, {name: table.column(name) for name in self._names})
-        given = table.column(keys).to_pylist() if isinstance(keys, str) else keys
-        return batch_block(batch, self._settings, self.layout, told), given
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    """A setting that is given once or several times, as a tuple."""
+    if isinstance(value, tuple | list):
+        return tuple(value)
+    return (value,)
 
 
 def _user_column(schema: object) -> str:
@@ -453,7 +487,7 @@ def _user_column(schema: object) -> str:
         return _USER
     if not isinstance(schema, Schema):
         raise ValueError(
-            f"schema must be what fedmf.data.read_schema gives; got {type(schema).__name__}."
+            f"schema must come from fedmf.data.read_schema; got {type(schema).__name__}."
         )
     if schema.user is None:
         raise ValueError("schema must declare a user column for pushed rows; got none.")
@@ -469,22 +503,24 @@ def _require_name(what: str, name: object) -> None:
         raise ValueError(f"{what} must be a string that UTF-8 can encode; got {name!r}.") from None
 
 
-def _required_user(name: object) -> str:
-    """The id of a user as `canonical_id` writes it; none, or a float of lost digits, is
-    rejected.
-    """
-    _require_name("user", name)
-    if not (user := canonical_id(str(name))):
-        raise ValueError(
-            f"user must be an exact id; got {name!r}. Pass ids as strings, not as floats."
-        )
-    return user
+def _required_users(names: Iterable[object]) -> list[str]:
+    """The canonical ids of users; a missing one, or a float that lost digits, is rejected."""
+    users = []
+    for name in names:
+        _require_name("user", name)
+        user = canonical_id(str(name))
+        if not user:
+            raise ValueError(
+                f"user must be an exact id; got {name!r}. Pass ids as strings, not as floats."
+            )
+        users.append(user)
+    return users
 
 
 def _item(entry: Any) -> Any:
-    """The number that a decimal, an array or tensor of one holds."""
+    """The Python number of a decimal, or of an array or tensor of one number."""
     if isinstance(entry, Decimal):
-        return float(entry) if not entry.is_snan() else math.nan
+        return math.nan if entry.is_snan() else float(entry)
     try:
         return entry.item() if hasattr(entry, "item") else entry
     except (TypeError, ValueError, RuntimeError):
@@ -492,15 +528,18 @@ def _item(entry: Any) -> Any:
 
 
 def _content(block: RowBlock, i: int) -> bytes:
-    """Bytes that another user or other values of a row would change."""
+    """Bytes that differ for another user or other values of a row."""
     assert block.users is not None
-    values = b"" if i in block.faults else block.values[i].astype("<f8").tobytes()
+    values = b""
+    if not block.invalid[i]:
+        values = block.values[i].astype("<f8").tobytes()
     return len(values).to_bytes(8, "little") + values + (block.users[i] or "").encode()
 
 
-def _table(rows: Any) -> Any:
-    """As an Arrow table; None where it is no table. Columns that hold objects of several types are
-    text, cell by cell.
+def _as_table(rows: Any) -> Any:
+    """Rows as an Arrow table; None if they are not a table.
+
+    Columns with objects of several types become text, cell by cell.
     """
     if not hasattr(rows, "__arrow_c_stream__"):
         return None
@@ -509,14 +548,14 @@ def _table(rows: Any) -> Any:
     try:
         return arrow.table(rows)
     except (arrow.ArrowInvalid, arrow.ArrowTypeError):
-        mixed = {str(name): cells for name, cells in rows.items() if cells.dtype == object}
-        cast = {
-            name: [label_of(_item(cell)) or None for cell in cells] for name, cells in mixed.items()
-        }
-        return arrow.table(rows.assign(**cast))
+        texts = {}
+        for name, cells in rows.items():
+            if cells.dtype == object:
+                texts[str(name)] = [label_of(_item(cell)) or None for cell in cells]
+        return arrow.table(rows.assign(**texts))
 
 
-def _let_go(kept: ExitStack, process: int) -> None:
-    """Close what a stream holds, in its own process."""
+def _close_in_process(resources: ExitStack, process: int) -> None:
+    """Close the resources of a stream if this is still its process."""
     if os.getpid() == process:
-        kept.close()
+        resources.close()

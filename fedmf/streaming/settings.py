@@ -1,4 +1,7 @@
-"""What the operator of a private stream asked for."""
+"""The settings of a private stream, as its operator gives them.
+
+They are checked here, recorded in the state directory, and read by `StreamPlan`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ METHOD_NAMES: Final[Mapping[str, str]] = {
 #: The coordinate that counts valid rows.
 COUNT: Final = "valid rows"
 
-#: Clip norms whose squares, and noise in units of them, are far from overflow and underflow.
+#: Limits of clip norms: squares, and noise in units of them, stay far from over- and underflow.
 _SHORTEST = 1e-100
 _LONGEST = 1e100
 
@@ -61,21 +64,21 @@ class Settings:
         bands: p, for mechanisms that take it.
         params: other parameters of mechanisms.
         second_moment: a name of `fedmf.moments.SECOND_MOMENTS`, or the sizes of blocks, "2,3".
-        weight: how the method divides noise between the moments, λ of the joint one say; None for
-            its default; for the joint one also what the last release is to tell, a name of
-            `fedmf.moments.AIMS`: "mean", "covariance" or "density".
+        weight: how the method divides noise between the moments, such as λ of the joint method; for
+            that also the purpose of the last release, a name of `fedmf.moments.AIMS`: "mean",
+            "covariance" or "density". None for the default.
         adjacency: "zero-out" or "replace-one".
         columns: names of the numbers, and with a schema of categories; None for all of a schema,
             and for rows that are arrays. Other rows must name them, as only private cells would
-            tell which are numbers.
+            show which are numbers.
         release_every: R; after R, 2R, … and n rows there is a release, of the sums of the rows
             before it. Noise is drawn for releases alone.
         seed: for a public key; None for one from the operating system.
         timestamp: name of a column of times, declared public: the text of the last row of a release
             is released with it, without noise.
         row_id: name of a column of ids of rows, declared public, likewise.
-        keep_releases: whether all released integers are kept in the folder released of the state
-            directory, so that anyone can check the statement.
+        keep_releases: whether all released integers are stored in the folder ``released`` of the
+            state directory, so that anyone can check the statement.
         schema: what the columns may hold; rows are encoded by it, and releases are in its units.
             None for numbers as they are.
 
@@ -121,8 +124,10 @@ class Settings:
                 f"weight must be a number, or for joint {', '.join(AIMS)}; got {self.weight!r} for "
                 f"{self.method}."
             )
-        number = None if isinstance(self.weight, str) else self.weight
-        self.moment_method.check(len(self.mechanisms), number)
+        weight = self.weight
+        if isinstance(weight, str):  # a purpose, for which a number is computed
+            weight = None
+        self.moment_method.check(len(self.mechanisms), weight)
         if not 1 <= len(self.workloads) <= 2:
             raise ValueError(
                 "workload must be given once, or twice for the two moments; got"
@@ -178,14 +183,15 @@ class Settings:
         for name, column in self.labels.items():
             if not column:
                 raise ValueError(f"{name} (column) must have a name; got an empty one.")
-            if column == self.user_column or column in (self.columns or ()):
-                other = (
-                    "that of the user ids" if column == self.user_column else "one of the numbers"
-                )
-                raise ValueError(
-                    f"{name} (column) must not be {other}; got {column!r}. It is released without"
-                    " noise."
-                )
+            for other, columns in {
+                "that of the user ids": (self.user_column,),
+                "one of the numbers": self.columns or (),
+            }.items():
+                if column in columns:
+                    raise ValueError(
+                        f"{name} (column) must not be {other}; got {column!r}. It is released"
+                        " without noise."
+                    )
         if len(set(self.labels.values())) < len(self.labels):
             raise ValueError(
                 f"row_id (column) must not be the timestamp's; got {self.row_id!r} for both."
@@ -198,72 +204,85 @@ class Settings:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What goes with each release ("timestamp", "row_id") and the column it is taken from."""
-        named = {"timestamp": self.timestamp, "row_id": self.row_id}
-        return {name: column for name, column in named.items() if column is not None}
+        """The column of each label ("timestamp", "row_id") that is released without noise."""
+        labels = {}
+        if self.timestamp is not None:
+            labels["timestamp"] = self.timestamp
+        if self.row_id is not None:
+            labels["row_id"] = self.row_id
+        return labels
 
     @cached_property
     def encoding(self) -> Encoding | None:
-        """How rows become vectors by the schema; None without one."""
+        """The encoding of rows as vectors by the schema; None without one."""
         return None if self.schema is None else self.schema.encoding(self.columns)
 
     @cached_property
     def count_weight(self) -> float:
-        """c = ζ·d^(−1/4), the last coordinate of a valid row where valid rows are counted; else 0.
+        """c = ζ·d^(−1/4), the last coordinate of valid rows that are counted; 0 if none are.
 
         It minimises the worst error of the means (`fedmf.moments.fieller`).
         """
-        encoding = self.encoding
-        counts = encoding is not None and encoding.counts
-        return (
-            self.clip_norm * len(encoding.coordinates) ** -0.25
-            if encoding is not None and counts
-            else 0.0
-        )
+        if self.encoding is None or not self.encoding.counts:
+            return 0.0
+        return self.clip_norm * len(self.encoding.coordinates) ** -0.25
 
     @property
     def vector_norm(self) -> float:
         """√(ζ² + c²), which no row exceeds with the coordinate that counts it."""
-        return (
-            math.hypot(self.clip_norm, self.count_weight) if self.count_weight else self.clip_norm
-        )
+        if not self.count_weight:
+            return self.clip_norm
+        return math.hypot(self.clip_norm, self.count_weight)
 
     @cached_property
     def coordinates(self) -> tuple[str, ...] | None:
-        """Names of the coordinates of a row, that which counts it last; None where the input tells
-        them.
+        """Names of the coordinates of a row, with the one that counts rows last.
+
+        None where the input has the names.
         """
         if self.encoding is None:
             return self.columns
-        return (*self.encoding.coordinates, *([COUNT] if self.count_weight else []))
+        if not self.count_weight:
+            return tuple(self.encoding.coordinates)
+        return (*self.encoding.coordinates, COUNT)
 
     def contract(self, rounds: int) -> tuple[int, int]:
-        """(k, b) over so many rows, of which no user has more than fit."""
+        """(k, b) over that many rows, with k no larger than b allows."""
         k = self.max_participations
-        b = self.min_separation
-        apart = min((rounds if k == 1 else 1) if b is None else b, rounds)
-        return min(k, most_participations(rounds, apart)), apart
+        if self.min_separation is not None:
+            b = min(self.min_separation, rounds)
+        elif k == 1:
+            b = rounds
+        else:
+            b = min(1, rounds)
+        return min(k, most_participations(rounds, b)), b
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict with every digit of coefficients that were given."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        given = [
-            choice if isinstance(choice, str) else choice.to_dict() for choice in self.mechanisms
-        ]
-        schema = None if self.schema is None else self.schema.to_dict()
-        return {**fields, "mechanisms": given, "params": dict(self.params), "schema": schema}
+        fields["mechanisms"] = [_described(choice) for choice in self.mechanisms]
+        fields["params"] = dict(self.params)
+        if self.schema is not None:
+            fields["schema"] = self.schema.to_dict()
+        return fields
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote."""
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in description.items()
-        }
-        fields["mechanisms"] = tuple(
-            choice if isinstance(choice, str) else factorization_from_dict(choice)
-            for choice in description["mechanisms"]
-        )
-        declared = description["schema"]
-        fields["schema"] = None if declared is None else Schema.from_dict(declared)
+        """Read what `to_dict` wrote."""
+        fields: dict[str, Any] = {}
+        for name, value in description.items():
+            fields[name] = tuple(value) if isinstance(value, list) else value
+        fields["mechanisms"] = tuple(_read(choice) for choice in description["mechanisms"])
+        if description["schema"] is not None:
+            fields["schema"] = Schema.from_dict(description["schema"])
         return cls(**fields)
+
+
+def _described(choice: str | Factorization) -> str | dict[str, Any]:
+    """The choice of a mechanism, JSON-able."""
+    return choice if isinstance(choice, str) else choice.to_dict()
+
+
+def _read(choice: str | Mapping[str, Any]) -> str | Factorization:
+    """The choice of a mechanism from its description."""
+    return choice if isinstance(choice, str) else factorization_from_dict(choice)

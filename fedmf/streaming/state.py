@@ -1,10 +1,4 @@
-"""The state directory of a private stream: what it needs to continue after any interruption.
-
-    noise.key        the key, mode 0600
-    stream.sqlite    the plan, openings, and for each block of steps its users, position and
-    releases released/        the released integers, where they are kept statement.*      the
-    operator's privacy statement: .json for programs, .txt for people operator.json    counts for
-    the operator, not to be published
+"""The state directory of a private stream, with which it continues after any interruption.
 
 A block of steps is one commit of the ledger, which moves the position past its rows and has its
 releases; only then does the output get them. Rows between two releases are committed with the later
@@ -37,8 +31,9 @@ LEDGER = "stream.sqlite"
 OPERATOR: Final = "operator.json"
 _DIGEST: Final = 16
 _RECORD: Final = 2 * _DIGEST
-#: Bytes of noise that are kept with every commit; more is drawn again when a stream continues.
-_MOST_KEPT: Final = 1 << 16
+_NO_KEY: Final = bytes(_DIGEST)
+#: Most bytes of past noise that a commit has; more is drawn again when a stream continues.
+_LARGEST_PAST_NOISE: Final = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +42,10 @@ class ReleaseBlock:
 
     Args:
         first: number of the first among all of the stream, from 0.
-        t: how many rows each is of, shape (releases,).
+        t: the number of rows of each, shape (releases,).
         numbers: first and packed second moments, shape (releases, width).
-        labels: for each the texts of the last of its rows, in the order of `Settings.labels`; empty
-            for a stream without labels.
+        labels: of each, those of its last row, in the order of `Settings.labels`; empty for a
+            stream without labels.
     """
 
     first: int
@@ -63,7 +58,7 @@ class ReleaseBlock:
 
 
 def joined(parts: Sequence[ReleaseBlock], records: int, width: int) -> ReleaseBlock:
-    """Releases one after the other, which end at so many."""
+    """Consecutive releases as one block, of which the last is number `records` − 1."""
     return ReleaseBlock(
         records - sum(map(len, parts)),
         np.concatenate([np.empty(0, np.int64), *(part.t for part in parts)]),
@@ -74,11 +69,11 @@ def joined(parts: Sequence[ReleaseBlock], records: int, width: int) -> ReleaseBl
 
 @dataclass(frozen=True)
 class Position:
-    """How far a stream is, as of a commit.
+    """The progress of a stream, as of a commit.
 
     Args:
         step: t, rows that took a step.
-        row: rows of the input that were dealt with; step ≤ row.
+        row: rows of the input that were taken; step ≤ row.
         records: releases.
         emitted: how many of them were safely in the output before this commit.
         written: bytes of the output that hold those.
@@ -110,20 +105,31 @@ class Position:
     unreadable: Mapping[str, int] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
-        """What only the operator may see."""
-        names = ("clipped", "zeroed", "beyond_k", "within_b")
-        columns = {f"unreadable {name}": count for name, count in self.unreadable.items() if count}
-        return {
+        """Counts that only the operator may see."""
+        counts = {
             "rows": self.row,
             "steps": self.step,
-            **{n: getattr(self, n) for n in names},
-        } | columns
+            "clipped": self.clipped,
+            "zeroed": self.zeroed,
+            "beyond_k": self.beyond_k,
+            "within_b": self.within_b,
+        }
+        for name, count in self.unreadable.items():
+            if count:
+                counts[f"unreadable {name}"] = count
+        return counts
 
 
 class StreamState:
     """An open state directory; one process at a time holds it.
 
-    Use `create` or `open`, as a context manager.
+    Use `create` or `open`, as a context manager. The files are:
+
+    * noise.key: the key, mode 0600
+    * stream.sqlite: the plan, openings, and users, position and releases of each block of steps
+    * released/: the released integers, if the settings ask for them
+    * statement.*: the operator's privacy statement, .json for programs and .txt for people
+    * operator.json: counts for the operator, not to be published
 
     Attributes:
         directory: its path.
@@ -132,6 +138,7 @@ class StreamState:
             committed.
         plan: of the stream.
         position: after the last commit.
+        digest_key: of the rows' digests; as secret as the state.
 
     Guarantees:
         A directory either holds a whole state or none. `commit` takes effect whole or not at all,
@@ -148,12 +155,11 @@ class StreamState:
         with rebuilding(f"stream state {directory}", LedgerError):
             self.plan = StreamPlan.from_dict(ledger.header["plan"])
             self.position = Position(**ledger.about.get("position", {}))
-        #: Of the rows' digests; as secret as the state.
         self.digest_key = key.subkey("rows")
 
     @classmethod
     def create(cls, path: Path, plan: StreamPlan, key: NoiseKey, remembered: bool = True) -> Self:
-        """Begin a stream and keep its directory open.
+        """Start a stream; its directory stays open.
 
         Args:
             path: absent or an empty directory.
@@ -162,7 +168,7 @@ class StreamState:
             remembered: see `Ledger.open`.
 
         Raises:
-            LedgerError: the place is taken or cannot be written.
+            LedgerError: the path exists or cannot be written.
         """
 
         def fill(folder: Path) -> None:
@@ -178,7 +184,7 @@ class StreamState:
 
     @classmethod
     def open(cls, path: Path, remembered: bool = True) -> Self:
-        """Open the directory of a stream that was begun.
+        """Open the directory of a stream that was started.
 
         Raises:
             LedgerError, ValueError: not a state directory, damaged, held by another process, or
@@ -198,7 +204,7 @@ class StreamState:
 
     @staticmethod
     def exists(path: Path) -> bool:
-        """Whether a stream was begun there."""
+        """Whether a stream was started there."""
         return (path / LEDGER).exists()
 
     def close(self) -> None:
@@ -212,18 +218,19 @@ class StreamState:
         self.close()
 
     def server(self) -> StreamServer:
-        """The stream as of the last commit; what its state says is checked."""
+        """The server of the stream as of the last commit, with its state checked."""
         rows = self.plan.mechanism.rows(self.plan.second_moment)
         kept = None
         if self.plan.settings.keep_releases:
-            kept = ReleasedIntegers(self.directory / FOLDER, sum(part.size for part in rows.parts))
+            size = sum(part.size for part in rows.parts)
+            kept = ReleasedIntegers(self.directory / FOLDER, size)
         server = StreamServer(
             rows,
             self.plan.estimates(),
             self.ledger,
             self.key,
             self.position.records,
-            with_vectors=8 * self.plan.kept_numbers <= _MOST_KEPT,
+            with_vectors=8 * self.plan.past_noise_size <= _LARGEST_PAST_NOISE,
             kept=kept,
         )
         with rebuilding(f"stream state {self.directory}", LedgerError):
@@ -255,82 +262,93 @@ class StreamState:
         Raises:
             LedgerError: the ledger does not hold what was committed.
         """
+        if start >= stop:
+            return joined([], stop, self.plan.width)
         parts = list[ReleaseBlock]()
-        for commit, content in self.ledger.contents(start) if start < stop else ():
+        for commit, content in self.ledger.contents(start):
             block = np.frombuffer(content, "<f8").reshape(-1, self.plan.width)
             first = commit.records - len(block)
             if first >= stop:
                 break
             wanted = slice(max(0, start - first), stop - first)
             labels = [tuple(row) for row in commit.about["labels"]]
-            parts.append(
-                ReleaseBlock(0, np.array(commit.about["t"])[wanted], block[wanted], labels[wanted])
-            )
-        found = joined(parts, stop, self.plan.width)
-        if found.first != start and start < stop:
+            t = np.array(commit.about["t"])[wanted]
+            parts.append(ReleaseBlock(0, t, block[wanted], labels[wanted]))
+        releases = joined(parts, stop, self.plan.width)
+        if releases.first != start:
             raise LedgerError(f"{self.directory} must hold {stop} releases; it holds fewer.")
-        return found
+        return releases
 
     def write_counts(self) -> None:
-        """Write how many rows were clipped, zeroed and left out, which depends on data: for the
-        operator.
-        """
+        """Write the counts for the operator, which depend on the content of rows."""
         counts = json.dumps(self.position.counts(), indent=2) + "\n"
         write_durably(self.directory / OPERATOR, counts.encode())
 
 
 class Pushes:
-    """Which rows were pushed: for each step the keyed digest of its row's key (zeros without one),
-    and one of step, key and contents. They are committed with their steps.
+    """The keys of pushed rows and the steps that they took.
+
+    There is a record for each step: the keyed digest of its row's key (zeros without one), and a
+    keyed digest of step, key and content. It is committed with the step.
 
     Args:
         state: of the stream.
     """
 
     def __init__(self, state: StreamState) -> None:
-        self._secret, self._records = state.digest_key, bytearray()
+        self._secret = state.digest_key
+        self._records = bytearray()
         self._steps: dict[bytes, int] = {}
         self.add(b"".join(commit.pushes for commit in state.ledger.commits()))
 
     def add(self, records: bytes) -> None:
-        """Take the records of the next steps, which are committed."""
+        """Add the records of the next steps, which are committed."""
         for at in range(0, len(records), _RECORD):
-            if any(digest := records[at : at + _DIGEST]):
+            digest = records[at : at + _DIGEST]
+            if digest != _NO_KEY:
                 self._steps[digest] = (len(self._records) + at) // _RECORD + 1
         self._records += records
 
     def place(
         self, step: int, keys: Sequence[str | None], contents: Sequence[bytes]
     ) -> tuple[list[int], list[int]]:
-        """The step of each of some rows, and which of them are new: they take the steps after
-        `step`.
+        """The step of each of some rows, and the indices of new ones, which take the next steps.
+
+        Args:
+            step: the last step that was taken.
+            keys: of the rows, or None.
+            contents: of the rows.
 
         Raises:
             ValueError: a key that another row had, or that comes twice.
         """
         steps = list[int]()
-        fresh = list[int]()
-        met = set[bytes]()
+        new_rows = list[int]()
+        new_keys = set[str]()
         for i, key in enumerate(keys):
-            digest = self._digest(key)
-            before = self._steps.get(digest)
-            if before is not None:
-                record = bytes(self._records[_RECORD * (before - 1) : _RECORD * before])
-                if record != self.record(before, key, contents[i]):
-                    raise ValueError(
-                        f"key (of the row) must be new for a new row; got {key!r}, the key of step"
-                        f" {before} with another row or user."
-                    )
-            else:
-                if key is not None and digest in met:
+            earlier = self._steps.get(self._digest(key))
+            if earlier is not None:
+                self._check_same(earlier, key, contents[i])
+                steps.append(earlier)
+                continue
+            if key is not None:
+                if key in new_keys:
                     raise ValueError(
                         f"key (of the row) must be new for a new row; got {key!r} twice."
                     )
-                met.add(digest)
-                fresh.append(i)
-                before = step + len(fresh)
-            steps.append(before)
-        return steps, fresh
+                new_keys.add(key)
+            new_rows.append(i)
+            steps.append(step + len(new_rows))
+        return steps, new_rows
+
+    def _check_same(self, step: int, key: str | None, content: bytes) -> None:
+        """Reject a row with the key of a step that another row took."""
+        record = bytes(self._records[_RECORD * (step - 1) : _RECORD * step])
+        if record != self.record(step, key, content):
+            raise ValueError(
+                f"key (of the row) must be new for a new row; got {key!r}, the key of step {step}"
+                " with another row or user."
+            )
 
     def record(self, step: int, key: str | None, content: bytes) -> bytes:
         """The record of a row that is committed with its step."""
@@ -338,7 +356,7 @@ class Pushes:
         return digest + self._keyed(b"row", step.to_bytes(8, "little") + digest + content)
 
     def _digest(self, key: str | None) -> bytes:
-        return bytes(_DIGEST) if key is None else self._keyed(b"key", key.encode())
+        return _NO_KEY if key is None else self._keyed(b"key", key.encode())
 
     def _keyed(self, kind: bytes, content: bytes) -> bytes:
         return hashlib.blake2b(content, key=self._secret, person=kind, digest_size=_DIGEST).digest()

@@ -45,21 +45,21 @@ from fedmf.streaming.settings import AUTO, Settings
 from fedmf.streaming.stream_rows import Layout
 from fedmf.version import SOFTWARE
 
-#: How many bands banded Toeplitz matrices have at most where that is not asked for; releases up to
-#: which such a matrix is tried beside BLT; buffers of BLT; releases up to which it is optimised for
-#: all of them.
+#: Most bands of a banded Toeplitz matrix if their number is not given.
 _MOST_BANDS = 64
+#: Most releases for which such a matrix is tried next to BLT.
 _FEW = 4096
+#: Buffers of BLT.
 _BUFFERS = 3
+#: Most releases for all of which BLT is optimized.
 _MANY = 16_384
-#: By which powers of n over that number the slowest decay is stretched for more releases.
+#: Powers of n/_MANY by which the slowest decay is stretched for more releases.
 _STRETCHES: Final = (0.0, 0.5, 0.75, 1.0)
-#: How many weights an objective has.
+#: Number of weights in an objective.
 _WEIGHTS: Final = 64
-#: Far above what rare failures of integer noise add to δ, and what they add is below the
-#: accountants' margin.
+#: Far above the δ of rare failures of integer noise, which is below the accountants' margin.
 _LEAST_DELTA: Final = 1e-40
-#: Relative, of every number that is computed again.
+#: Relative tolerance for recorded numbers that are computed again.
 _TOLERANCE: Final = 1e-9
 
 
@@ -68,14 +68,14 @@ class StreamPlan:
     """Everything that is fixed before the first row.
 
     Args:
-        settings: what was asked for.
+        settings: of the stream.
         layout: of the rows.
         rounds: n, the most rows that count.
-        strategies: what C₁ and C₂ are called; one name where they are the same.
+        strategies: the names of C₁ and C₂; one name where they are the same.
         params: their parameters.
         mechanism: C₁, C₂, the noise levels and the units of integers, with a round for each
             release; its noise multiplier is c·σ.
-        software: name and version of what the stream was begun with.
+        software: name and version of the software that started the stream.
     """
 
     settings: Settings
@@ -91,12 +91,12 @@ class StreamPlan:
         """Build the matrices and calibrate the noise.
 
         Args:
-            settings: what was asked for.
+            settings: of the stream.
             layout: of the rows.
             rounds: n.
 
         Raises:
-            ValueError: something asked for is impossible; the message says what.
+            ValueError: a setting is impossible; the message says which.
         """
         steps, rows = step_contract(
             Participation(rounds, *settings.contract(rounds)), settings.release_every
@@ -118,20 +118,22 @@ class StreamPlan:
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote; noise that does not follow from its settings and coefficients is an
-        error.
+        """Read what `to_dict` wrote, and compute the noise again from settings and coefficients.
 
         Raises:
             LedgerError: a recorded figure differs, by more than a relative 1e-9, from the one that
                 follows.
         """
+        layout: dict[str, Any] = {}
+        for name, value in description["layout"].items():
+            layout[name] = tuple(value) if isinstance(value, list) else value
         fields = dict(description)
-        layout: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in fields["layout"].items()
-        }
-        fields |= {name: tuple(fields[name]) for name in ("strategies", "params")}
-        fields |= {"settings": Settings.from_dict(fields["settings"]), "layout": Layout(**layout)}
-        plan = cls(**{**fields, "mechanism": mechanism_from_dict(fields["mechanism"])})
+        fields["settings"] = Settings.from_dict(fields["settings"])
+        fields["layout"] = Layout(**layout)
+        fields["strategies"] = tuple(fields["strategies"])
+        fields["params"] = tuple(fields["params"])
+        fields["mechanism"] = mechanism_from_dict(fields["mechanism"])
+        plan = cls(**fields)
         plan._check()
         return plan
 
@@ -148,17 +150,18 @@ class StreamPlan:
         }
 
     def public(self) -> dict[str, Any]:
-        """Describe what the released integers are, and how means and covariances follow from
-        them.
-        """
+        """Describe the released integers, and how means and covariances follow from them."""
         rows = self.mechanism.rows(self.second_moment)
         names = ("first moment", "second moment")
+        rounding = rows.rounding
         parts = []
-        for name, each, bits, noise in zip(
-            names, rows.parts, rows.rounding.bits, rows.rounding.parts, strict=False
+        for name, sums, bits, noise in zip(
+            names, rows.parts, rounding.bits, rounding.parts, strict=False
         ):
-            parts.append(part(name, each.factorization, each.size, 1, bits, noise))
-        encoding = self.settings.encoding
+            parts.append(part(name, sums.factorization, sums.size, 1, bits, noise))
+        units = None
+        if self.settings.encoding is not None:
+            units = self.settings.encoding.units.tolist()
         return {
             "kind": "stream",
             "parts": parts,
@@ -168,7 +171,7 @@ class StreamPlan:
             "workloads": list(self.settings.workloads),
             "second_moment": self.settings.second_moment,
             "dimension": self.layout.dimension,
-            "units": None if encoding is None else encoding.units.tolist(),
+            "units": units,
         }
 
     def _check(self) -> None:
@@ -203,22 +206,22 @@ class StreamPlan:
 
     @property
     def every(self) -> int:
-        """R, rows of a release."""
+        """R, the rows of a release."""
         return self.settings.release_every
 
     @property
     def releases(self) -> int:
-        """N, how many releases there are at most."""
+        """N, the largest number of releases."""
         return self.mechanism.rounds
 
     @cached_property
     def rows_of_user(self) -> int:
-        """c, the most rows of a user in one release."""
+        """c, the largest number of rows of a user in one release."""
         return step_contract(self.participation, self.every)[1]
 
     @cached_property
     def second_moment(self) -> SecondMoment:
-        """Which one."""
+        """The second moment that is released."""
         return second_moment_named(self.settings.second_moment, self.layout.dimension)
 
     @cached_property
@@ -228,7 +231,7 @@ class StreamPlan:
 
     @cached_property
     def width(self) -> int:
-        """Numbers of a release: d and the packed second moment."""
+        """The number of numbers in a release: d and the packed second moment."""
         return self.layout.dimension + self.second_moment.size
 
     @cached_property
@@ -250,15 +253,14 @@ class StreamPlan:
         )
 
     @cached_property
-    def kept_numbers(self) -> int:
-        """How many numbers of past noise the next release needs."""
-        made = self.mechanism
-        sizes = (self.layout.dimension, self.second_moment.size)
-        matrices = [C for C in (made.first, made.second) if C is not None]
-        return sum(
-            C.streaming_inverse().memory_vectors * size
-            for C, size in zip(matrices, sizes, strict=False)
-        )
+    def past_noise_size(self) -> int:
+        """The number of numbers of past noise that the next release needs."""
+        first = self.mechanism.first.streaming_inverse()
+        size = first.memory_vectors * self.layout.dimension
+        if self.mechanism.second is not None:
+            second = self.mechanism.second.streaming_inverse()
+            size += second.memory_vectors * self.second_moment.size
+        return size
 
     def multiplier_under(self, count: int, separation: int | None) -> float:
         """σ towards users with at most so many rows, no two less than that many steps apart."""
@@ -268,34 +270,39 @@ class StreamPlan:
         return max(self.noise_multiplier, sigma) if math.isfinite(sigma) else self.noise_multiplier
 
     def estimates(self) -> RunningMoments:
-        """What is made of the noisy sums of a fresh stream."""
+        """The post-processing of noisy sums, at the start of the stream."""
         return RunningMoments(self.mechanism, self.second_moment, *self.workloads)
 
     def row_sums(self, moment: int, t: NDArray[np.int64]) -> Vector:
-        """Σ of the weights of all rows in the release after t rows; moment 0 is the first, 1 the
-        second.
+        """Sum of the weights of all rows in the release after t rows.
+
+        Args:
+            moment: 0 for the first, 1 for the second.
+            t: numbers of rows.
         """
         work = self.workloads[moment]
         at = -(-t // self.every) - 1
         lacking = (at + 1) * self.every - t  # rows that the last step has less than R
         last = np.full(at.shape, work.coefficients[0])
-        for weights in (work.row_weights, work.column_weights):
-            last = last if weights is None else last * weights[at]
+        if work.row_weights is not None:
+            last = last * work.row_weights[at]
+        if work.column_weights is not None:
+            last = last * work.column_weights[at]
         return self._sums[moment][at] * self.every - last * lacking
 
     def variances(self, moment: int, t: NDArray[np.int64]) -> Vector:
-        """Variance of the noise in one coordinate of a moment with noise of its own, in the release
-        after t rows.
+        """Variance of the noise in a coordinate of a moment, in the release after t rows.
+
+        Args:
+            moment: 0 for the first, 1 for the second if it has noise of its own.
+            t: numbers of rows.
         """
         return self._variances[moment][-(-t // self.every) - 1]
 
     @cached_property
-    def _sums(self) -> tuple[Vector, ...]:
-        # Rows of an average sum to one, which 1/t taken t times misses in the last bit.
-        return tuple(
-            np.ones(self.releases) if work.name == "average" else work.row_sums()
-            for work in self.workloads
-        )
+    def _sums(self) -> tuple[Vector, Vector]:
+        first, second = self.workloads
+        return _row_sums(first), _row_sums(second)
 
     @cached_property
     def _variances(self) -> tuple[Vector, ...]:
@@ -307,10 +314,10 @@ class StreamPlan:
         return first, std**2 * query_variances(C, self.workloads[1])
 
     def one_shot_error(self, rows: int) -> float:
-        """Standard error of each mean if all of so many rows were released once, at the same ε and
-        method.
+        """Standard error of each mean in a single release of that many rows.
 
-        Each user has at most k of these rows, whenever; the noise is for one sum.
+        It has the same ε and method. Each user has at most k of these rows, whenever; the noise is
+        for one sum.
         """
         C = identity(1)
         once = Participation(1, 1, 1)
@@ -322,8 +329,9 @@ class StreamPlan:
 
 
 def step_contract(rows: Participation, every: int) -> tuple[Participation, int]:
-    """((N, K, B) of releases, c rows of a user in one) for rows under (n, k, b), see the head of
-    this file.
+    """(N, K, B) of releases, and c rows of a user in one, for rows under (n, k, b).
+
+    The head of this file proves it.
 
     >>> step_contract(Participation(9000, 25, 300), 3000)
     (Participation(rounds=3, max_participations=3, min_separation=1), 10)
@@ -347,43 +355,67 @@ def _multiplier(settings: Settings) -> float:
 
 
 def _workloads(settings: Settings, steps: int) -> tuple[ToeplitzWorkload, ToeplitzWorkload]:
+    """A₁ and A₂; one object if they are the same."""
     first = parse_workload(settings.workloads[0], steps)
-    same = settings.workloads[-1] == settings.workloads[0]
-    return first, first if same else parse_workload(settings.workloads[-1], steps)
+    if settings.workloads[-1] == settings.workloads[0]:
+        return first, first
+    return first, parse_workload(settings.workloads[-1], steps)
+
+
+def _row_sums(work: ToeplitzWorkload) -> Vector:
+    """Sums of the rows of a workload."""
+    if work.name == "average":  # 1/t added t times misses 1 in the last bit
+        return np.ones(work.rounds)
+    return work.row_sums()
 
 
 def _users(settings: Settings, moment: SecondMoment) -> UserRange:
-    return UserRange(settings.vector_norm, moment.sensitivity_dimension, settings.adjacency)  # type: ignore[arg-type]
+    return UserRange(
+        settings.vector_norm,
+        moment.sensitivity_dimension,
+        settings.adjacency,  # type: ignore[arg-type]
+    )
 
 
 def _strategies(
     settings: Settings, steps: Participation, works: Sequence[ToeplitzWorkload]
 ) -> list[BuiltMechanism]:
-    """C₁ and C₂, or one of them if they are the same, optimised for their workloads."""
-    asked = {**({} if settings.bands is None else {"bands": settings.bands}), **settings.params}
-    # Bands are those of the banded Toeplitz matrix where no name is given.
-    choices = ["banded-toeplitz" if asked and one == AUTO else one for one in settings.mechanisms]
-    for symbol, value in asked.items():
-        if not any(symbol in _taken(choice) for choice in choices):
-            known = " or ".join(_named(choice) for choice in choices)
+    """C₁ and C₂, or one of them if they are the same, optimized for their workloads."""
+    params: dict[str, float] = {}
+    if settings.bands is not None:
+        params["bands"] = settings.bands
+    params |= settings.params
+    choices = list(settings.mechanisms)
+    if params:  # parameters without a name are those of the banded Toeplitz matrix
+        choices = ["banded-toeplitz" if choice == AUTO else choice for choice in choices]
+    for symbol, value in params.items():
+        if not any(symbol in _parameters_of(choice) for choice in choices):
+            known = " or ".join(_name_of(choice) for choice in choices)
             raise ValueError(f"{symbol} (parameter) is none of {known}; got {symbol}={value}.")
-    pairs = [(choices[0], works[0])]
-    # A given matrix is the same whatever it is for; one of a name is optimised for its workload.
+    first = _strategy(choices[0], params, settings, steps, works[0])
+    # A given matrix is the same for every workload; a named one is optimized for its workload.
     same = choices[-1] == choices[0] and (works[1] is works[0] or not isinstance(choices[0], str))
-    if settings.moment_method.matrices == 2 and not same:
-        pairs.append((choices[-1], works[1]))
-    built = []
-    for choice, work in pairs:
-        if not isinstance(choice, str):
-            built.append(_given(choice, steps.rounds))
-            continue
-        objective = _objective(settings, work)
-        if choice == AUTO:
-            built.append(_best(steps, work, objective))
-            continue
-        params = {symbol: value for symbol, value in asked.items() if symbol in _taken(choice)}
-        built.append(build(choice, steps, work, params=params, objective=objective))
-    return built
+    if settings.moment_method.matrices == 1 or same:
+        return [first]
+    return [first, _strategy(choices[-1], params, settings, steps, works[1])]
+
+
+def _strategy(
+    choice: str | Factorization,
+    params: Mapping[str, float],
+    settings: Settings,
+    steps: Participation,
+    work: ToeplitzWorkload,
+) -> BuiltMechanism:
+    """The matrix of one choice, with those of the parameters that it takes."""
+    if not isinstance(choice, str):
+        return _given(choice, steps.rounds)
+    objective = _objective(settings, work)
+    if choice == AUTO:
+        return _best(steps, work, objective)
+    accepted = _parameters_of(choice)
+    own = {symbol: value for symbol, value in params.items() if symbol in accepted}
+    return build(choice, steps, work, params=own, objective=objective)
 
 
 def _objective(settings: Settings, work: ToeplitzWorkload) -> Objective:
@@ -402,76 +434,75 @@ def _objective(settings: Settings, work: ToeplitzWorkload) -> Objective:
 
 
 def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) -> BuiltMechanism:
-    """The mechanism of least error, sensitivity included, among mechanisms with few vectors in
-    memory: BLT, and also the banded Toeplitz matrix of at most b bands for few releases.
+    """The mechanism of least error among those with few vectors in memory.
+
+    These are BLT and, for few releases, the banded Toeplitz matrix of at most b bands. The error is
+    the one with the noise that the sensitivity requires.
     """
     n = steps.rounds
-    bands = min(steps.min_separation, steps.rounds, _MOST_BANDS)
-    built = list[BuiltMechanism]()
+    candidates = list[BuiltMechanism]()
     if n <= _FEW:
-        params = {"bands": bands}
-        built.append(build("banded-toeplitz", steps, work, params=params, objective=objective))
+        params = {"bands": min(steps.min_separation, n, _MOST_BANDS)}
+        candidates.append(build("banded-toeplitz", steps, work, params=params, objective=objective))
     if _BUFFERS < n <= _MANY:
         params = {"buffers": _BUFFERS}
-        built.append(build("blt", steps, work, params=params, objective=objective))
+        candidates.append(build("blt", steps, work, params=params, objective=objective))
     elif n > _MANY:
-        built += _of_fewer(steps, work, objective)
+        candidates += _stretched_blts(steps, work, objective)
 
-    def error(one: BuiltMechanism) -> float:
-        C = one.factorization
-        return sensitivity_of(C, steps).value ** 2 * objective.squared_error(
-            query_variances(C, work)
-        )
+    def error(candidate: BuiltMechanism) -> float:
+        C = candidate.factorization
+        squared_error = objective.squared_error(query_variances(C, work))
+        return sensitivity_of(C, steps).value ** 2 * squared_error
 
-    return min(built, key=error)
+    return min(candidates, key=error)
 
 
-def _of_fewer(
+def _stretched_blts(
     steps: Participation, work: ToeplitzWorkload, objective: Objective
 ) -> list[BuiltMechanism]:
-    """BLT for many releases with the buffers that are best for the first of them, or for as many
-    participations of fewer releases; each also with its slowest decay stretched to all of them."""
+    """BLTs for many releases with the buffers of BLTs that are optimized for fewer releases.
+
+    The latter have the separation of all releases, or as many participations; each is also tried
+    with its slowest decay stretched to all releases.
+    """
     stretch = steps.rounds / _MANY
-    found = list[BuiltMechanism]()
+    candidates = list[BuiltMechanism]()
     for apart in (min(steps.min_separation, _MANY), max(1, round(steps.min_separation / stretch))):
         most = min(steps.max_participations, most_participations(_MANY, apart))
         fewer = Participation(_MANY, most, apart)
         part = work.leading(_MANY)
-        C = build(
-            "blt", fewer, part, params={"buffers": _BUFFERS}, objective=objective
-        ).factorization
+        params = {"buffers": _BUFFERS}
+        C = build("blt", fewer, part, params=params, objective=objective).factorization
         assert isinstance(C, BufferedToeplitz)
         for power in _STRETCHES:
             slow = 1 - (1 - C.decays) / stretch**power
             decays = np.where(C.decays == C.decays.max(), slow, C.decays)
             longer = BufferedToeplitz(decays, C.weights, steps.rounds)
-            found.append(BuiltMechanism("blt", {"buffers": _BUFFERS}, longer))
-    return found
+            candidates.append(BuiltMechanism("blt", {"buffers": _BUFFERS}, longer))
+    return candidates
 
 
 def _given(factorization: Factorization, rounds: int) -> BuiltMechanism:
-    """A factorization that came as an object, as it will be read back from its coefficients."""
+    """A factorization that was given as an object, as it is read back from its coefficients."""
     if factorization.rounds != rounds:
         raise ValueError(
             f"C (mechanism) must have n = {rounds} rounds, one per release; got"
             f" {factorization.rounds}."
         )
-    return BuiltMechanism(
-        _named(factorization), {}, factorization_from_dict(factorization.to_dict())
-    )
+    recorded = factorization_from_dict(factorization.to_dict())
+    return BuiltMechanism(_name_of(factorization), {}, recorded)
 
 
-def _named(choice: str | Factorization) -> str:
+def _name_of(choice: str | Factorization) -> str:
     return choice if isinstance(choice, str) else f"given {choice.to_dict()['type']}"
 
 
-def _taken(choice: str | Factorization) -> list[str]:
-    """The parameters that a mechanism takes."""
-    return (
-        [*accepted_parameters(choice), *optional_parameters(choice)]
-        if isinstance(choice, str)
-        else []
-    )
+def _parameters_of(choice: str | Factorization) -> list[str]:
+    """The parameters that a mechanism takes; none for a given matrix."""
+    if not isinstance(choice, str):
+        return []
+    return [*accepted_parameters(choice), *optional_parameters(choice)]
 
 
 def _weight_for(
@@ -483,21 +514,21 @@ def _weight_for(
     works: Sequence[ToeplitzWorkload],
     sigma: float,
 ) -> float:
-    """λ for what the last release is to tell: of rows with the weights of its workload."""
-    weights = [float(work.row_sums()[-1]) * settings.release_every for work in works]
-    q_1, q_2 = (
-        float(query_variances(C, work)[-1]) / w**2
-        for C, work, w in zip((strategies[0], strategies[-1]), works, weights, strict=True)
-    )
+    """λ for the purpose of the last release, the moments of rows with its workload's weights."""
+    errors = []
+    for C, work in zip((strategies[0], strategies[-1]), works, strict=True):
+        rows = float(work.row_sums()[-1]) * settings.release_every
+        errors.append(float(query_variances(C, work)[-1]) / rows**2)
+    first, second = errors
     users = _users(settings, moment)
-    return weight_for(aim, strategies, steps, users, moment, (q_1, q_2), sigma)
+    return weight_for(aim, strategies, steps, users, moment, (first, second), sigma)
 
 
 def _agree(recorded: object, follows: object) -> bool:
+    """Whether two descriptions are equal, up to rounding of their numbers."""
     if isinstance(recorded, Mapping) and isinstance(follows, Mapping):
-        return all(
-            _agree(recorded[name], follows[name]) for name in recorded.keys() | follows.keys()
-        )
+        names = recorded.keys() | follows.keys()
+        return all(_agree(recorded[name], follows[name]) for name in names)
     if isinstance(recorded, tuple) and isinstance(follows, tuple):
         return len(recorded) == len(follows) and all(map(_agree, recorded, follows))
     if isinstance(recorded, float) and isinstance(follows, float):

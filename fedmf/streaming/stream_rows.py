@@ -1,4 +1,8 @@
-"""Rows of a stream: read from a file or pipe, and made vectors with users and labels."""
+"""Rows of a stream: read from a file or pipe, and converted to vectors with users and labels.
+
+`Reader` reads an input from front to back in blocks of rows; pushed rows become blocks by the same
+functions. A row depends on its own cells alone.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +33,20 @@ from fedmf.streaming.settings import Settings
 
 #: Most characters of a label.
 _LONGEST_LABEL: Final = 256
-#: What would end a line or cannot be written: control characters, line separators, halves of
+#: Characters that end a line or cannot be written: control characters, line separators, halves of
 #: surrogate pairs.
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a row is read as a vector, and which columns go with it.
+    """The columns of a vector, of its user and of its labels.
 
     Args:
         columns: names of the d coordinates in order.
         user: name of the column with the user's id, None if there is none.
-        labels: names of the columns with public texts that are released unchanged.
-        array: the column of arrays of d numbers each; "" where a row is one; None where every
+        labels: names of the columns with public labels, which are released unchanged.
+        array: the column of arrays of d numbers each; "" where a row is an array; None where every
             number has a column.
     """
 
@@ -70,10 +74,9 @@ class RowBlock:
         values: shape (rows, d), float64; zeros where a row is invalid.
         users: the id of each row's user, None where it cannot be read; None without a user column.
         measured: coordinates before any bound, shape (rows, d), NaN where a cell is missing or
-            cannot be read, all of them in a row that belongs to nobody: for the operator's scores
-            and counts, never for a release.
-        labels: the texts of each row's label columns, "" where one cannot be read; empty without
-            columns.
+            cannot be read, all of them in a row without a user id: for the operator's scores and
+            counts, never for a release.
+        labels: the labels of each row, "" where one cannot be read; empty without label columns.
         nameless: indices of the rows with an empty cell of the user; not of rows without cells, as
             whether a line is a row is private.
     """
@@ -88,28 +91,26 @@ class RowBlock:
         return len(self.values)
 
     @cached_property
-    def faults(self) -> frozenset[int]:
-        """Indices of the rows that are invalid."""
-        return frozenset(np.flatnonzero(np.isnan(self.measured).any(axis=1)).tolist())
+    def invalid(self) -> NDArray[np.bool_]:
+        """Which rows are invalid, shape (rows,)."""
+        return np.any(np.isnan(self.measured), axis=1)
 
-    def chosen(self, indices: Sequence[int]) -> RowBlock:
+    def chosen(self, indices: list[int]) -> RowBlock:
         """Some of the rows, without labels."""
-        users = None if self.users is None else [self.users[i] for i in indices]
-        rows = list(indices)
-        return RowBlock(self.values[rows], users, self.measured[rows])
+        users = None
+        if self.users is not None:
+            users = [self.users[i] for i in indices]
+        return RowBlock(self.values[indices], users, self.measured[indices])
 
 
 def declared_cells(settings: Settings) -> tuple[str, ...]:
-    """With a schema, the columns with cells that are read as text: for the vector, and for
-    labels."""
+    """With a schema, the columns of which cells are read: for the vector and for labels."""
     assert settings.encoding is not None
     return tuple(dict.fromkeys((*settings.encoding.names, *settings.labels.values())))
 
 
 def declared_layout(settings: Settings) -> Layout:
-    """Of the vectors of a schema's rows: z, and where valid rows are counted a last coordinate
-    c.
-    """
+    """The layout of a schema's rows: z, and a last coordinate c where valid rows are counted."""
     assert settings.coordinates is not None
     return Layout(settings.coordinates, settings.user_column, tuple(settings.labels.values()))
 
@@ -122,13 +123,13 @@ def encoded(
 ) -> RowBlock:
     """Rows of a schema as vectors of `declared_layout`.
 
-    A row in which a cell in use is missing or cannot be read is invalid like any other that cannot
-    be read: it takes its step as a zero vector. No cell decides anything else.
+    A row in which a cell in use is missing or cannot be read is invalid, like any other row that
+    cannot be read: it takes its step as a zero vector. No cell decides anything else.
 
     Args:
-        cells: as text by the names of `declared_cells`, "" for a missing one.
+        cells: strings by the names of `declared_cells`, "" for a missing one.
         users: of the rows.
-        faults: of rows with cells that could not be told apart.
+        faults: indices of rows that could not be split into cells.
         settings: with a schema.
 
     Guarantees: a row depends on its own cells alone.
@@ -140,20 +141,22 @@ def encoded(
     measured = encoding.measure([cells[name] for name in encoding.names])
     measured[list(faults)] = np.nan
     z, valid = encoding.encode(measured)
-    if weight := settings.count_weight:
-        z = np.concatenate([z, weight * valid[:, None].astype(np.float64)], axis=1)
-    labels = [
-        map(label_of, schema.columns[name].labels(cells[name])) for name in settings.labels.values()
-    ]
+    if settings.count_weight:
+        counts = settings.count_weight * valid[:, None].astype(np.float64)
+        z = np.concatenate([z, counts], axis=1)
+    labels = []
+    for name in settings.labels.values():
+        texts = schema.columns[name].labels(cells[name])
+        labels.append(map(label_of, texts))
     return RowBlock(z, users, measured, list(zip(*labels, strict=True)))
 
 
 def numbered(rows: Sequence[Sequence[object]], users: Sequence[str | None] | None) -> RowBlock:
-    """Rows of d entries as vectors; one with an entry that is no finite number is invalid.
+    """Rows of d entries as vectors; a row with an entry that is no finite number is invalid.
 
     >>> block = numbered([[1, 0.5], [1, True], [2.0, 1e999]], None)
-    >>> block.values.tolist(), sorted(block.faults)
-    ([[1.0, 0.5], [0.0, 0.0], [0.0, 0.0]], [1, 2])
+    >>> block.values.tolist(), block.invalid.tolist()
+    ([[1.0, 0.5], [0.0, 0.0], [0.0, 0.0]], [False, True, True])
     """
     return _unscaled(np.array([[_number(entry) for entry in row] for row in rows]), users)
 
@@ -173,7 +176,7 @@ def _unscaled(
 
 
 def _number(entry: object) -> float:
-    """Of a number, NaN for anything else; text is none, as `true` is none."""
+    """A number as float; NaN for anything else, such as a string or a Boolean."""
     if type(entry) is float:
         return entry
     if isinstance(entry, bool) or not isinstance(entry, int | float):
@@ -185,18 +188,20 @@ def _number(entry: object) -> float:
 
 
 def label_of(value: object) -> str:
-    """The text of a label as it is released: one line of at most 256 characters.
+    """A label as it is released: one line of at most 256 characters.
 
     Args:
-        value: text, a Boolean, or a number, which is written the shortest way.
+        value: a string, a Boolean, or a number, which is written the shortest way.
 
     Guarantees:
-        The text depends on nothing but the value, UTF-8 can hold it, and it has no line breaks or
-        other control characters: each is written as U+FFFD. Longer text ends with "…". Anything
-        else is empty.
+        The label depends on nothing but the value, UTF-8 can encode it, and it has no line breaks
+        or other control characters: each is written as U+FFFD. A longer string ends with "…". Any
+        other value gives an empty label.
 
-    >>> label_of("22 Nov"), label_of("a\\nb"), label_of(17), label_of(None), len(label_of(999 * "x"))
-    ('22 Nov', 'a�b', '17', '', 256)
+    >>> label_of("22 Nov"), label_of("a\\nb"), label_of(17), label_of(None)
+    ('22 Nov', 'a�b', '17', '')
+    >>> len(label_of(999 * "x"))
+    256
     """
     if isinstance(value, bool):
         return str(value).lower()
@@ -222,11 +227,11 @@ def open_reader(
     layout: Layout | None = None,
     first_row: int = 1,
 ) -> Iterator[Reader]:
-    """The rows of a file, or of standard input for None.
+    """Open the rows of a file, or of standard input for None.
 
     Args:
-        source: where from.
-        settings: which columns.
+        source: the file.
+        settings: of the stream.
         file_format: "csv", "jsonl" or "parquet"; None guesses by the file's name, else by its first
             byte.
         layout: of an earlier part of the same input.
@@ -244,8 +249,7 @@ def open_reader(
 
 @contextmanager
 def open_scored(source: Path, settings: Settings, layout: Layout) -> Iterator[Reader]:
-    """The rows of a file to score, of which only the numbers are read: whose they are changes no
-    score.
+    """Open the rows of a file to score; only their numbers are read, not their users or labels.
 
     Args:
         source: the file.
@@ -267,21 +271,21 @@ def open_scored(source: Path, settings: Settings, layout: Layout) -> Iterator[Re
 
 
 class Reader:
-    """Rows of one input, front to back, each once.
+    """The rows of one input, front to back, each once.
 
     Args:
         table: at its first row.
-        settings: which columns.
+        settings: of the stream.
         layout: of an earlier part of the same input.
         first_row: number of the first row in it.
 
     Attributes:
         layout: of the rows.
-        first_row: which row of the stream the input begins with.
+        first_row: number in the stream of the first row of the input.
 
     Raises:
-        InputError: no rows, a column is missing or of a type that holds nothing of its kind, or
-            columns differ from the rows before.
+        InputError: no rows, a column is missing or has a type without such cells, or the columns
+            differ from those of earlier rows.
     """
 
     def __init__(
@@ -294,39 +298,55 @@ class Reader:
         self._table = table
         self._settings = settings
         self.first_row = first_row
-        named = table.names
+        names = table.names
         if settings.schema is not None and isinstance(table, JsonLinesTable):
-            named = tuple(settings.schema.columns)  # an object may lack some
-        self.layout = layout or chosen_layout(named, settings)
-        cells = declared_cells(settings) if settings.schema is not None else self.layout.cells
-        user = [] if self.layout.user is None else [self.layout.user]
-        # Of rows that are arrays the form of the first of the stream decides; else no cell may hold
-        # a list.
-        alone = settings.schema is None and len(cells) == 1
-        begun = layout is None and alone and isinstance(table.first.get(cells[0]), list)
-        listed = begun or self.layout.array is not None
-        table.select(
-            list(dict.fromkeys([*cells, *self.layout.labels, *user])), cells if listed else ()
-        )
+            names = tuple(settings.schema.columns)  # an object may lack some
+        self.layout = layout or chosen_layout(names, settings)
+        cells = self.layout.cells
+        if settings.schema is not None:
+            cells = declared_cells(settings)
+        self._select(cells, is_new=layout is None)
         first = table.read(1)
-        if first is None and layout is None:
-            raise InputError(_EMPTY)
-        if layout is None and settings.schema is None and first is not None:
-            column = first.columns[cells[0]]
-            if alone and is_list(column.type):
-                self.layout = array_layout(cells[0], int(list_lengths(column)[0]), settings)
-            elif (
-                settings.columns is None
-            ):  # which of them are numbers, private rows would have to tell
-                raise InputError(
-                    "columns of numbers must be named (--columns A,B) or declared (--schema FILE,"
-                    " which `fedmf schema` drafts); got none. The input has"
-                    f" {shown_names(table.names)}."
-                )
+        if layout is None:
+            if first is None:
+                raise InputError(_EMPTY)
+            if settings.schema is None:
+                self._settle_layout(first, cells)
         self._first = None if first is None else self._block(first)
 
+    def _select(self, cells: Sequence[str], is_new: bool) -> None:
+        """Have the table read the columns in use.
+
+        The first row of a stream alone decides whether rows are arrays. If they are not, no cell
+        may hold a list.
+        """
+        alone = self._settings.schema is None and len(cells) == 1
+        arrays = self.layout.array is not None
+        if is_new and alone and isinstance(self._table.first.get(cells[0]), list):
+            arrays = True
+        columns = [*cells, *self.layout.labels]
+        if self.layout.user is not None:
+            columns.append(self.layout.user)
+        self._table.select(list(dict.fromkeys(columns)), cells if arrays else ())
+
+    def _settle_layout(self, first: RowBatch, cells: Sequence[str]) -> None:
+        """Choose the layout of arrays if the first row of the stream is one.
+
+        Else the columns of numbers must have been named: private rows would have to tell which
+        they are.
+        """
+        column = first.columns[cells[0]]
+        if len(cells) == 1 and is_list(column.type):
+            self.layout = array_layout(cells[0], int(list_lengths(column)[0]), self._settings)
+        elif self._settings.columns is None:
+            raise InputError(
+                "columns of numbers must be named (--columns A,B) or declared (--schema FILE,"
+                " which `fedmf schema` drafts); got none. The input has"
+                f" {shown_names(self._table.names)}."
+            )
+
     def read(self, most: int) -> RowBlock | None:
-        """Up to that many of the next rows, those at hand if there are any; None at the end.
+        """Read up to that many of the next rows, or those that have arrived; None at the end.
 
         Raises:
             InputError: the input breaks off.
@@ -339,10 +359,11 @@ class Reader:
         return None if batch is None else self._block(batch)
 
     def skip(self, rows: int) -> int:
-        """Pass over that many rows without looking at them; how many there were."""
-        held = int(self._first is not None and rows > 0)
-        self._first = None if held else self._first
-        return held + self._table.skip(rows - held)
+        """Skip that many rows without parsing them; return how many there were."""
+        if self._first is None or rows <= 0:
+            return self._table.skip(rows)
+        self._first = None
+        return 1 + self._table.skip(rows - 1)
 
     def _block(self, batch: RowBatch) -> RowBlock:
         try:
@@ -354,7 +375,7 @@ class Reader:
 def batch_block(
     batch: RowBatch, settings: Settings, layout: Layout, users: Sequence[str | None] | None = None
 ) -> RowBlock:
-    """The rows of a batch, each by its own cells alone.
+    """The rows of a batch, each from its own cells alone.
 
     Args:
         batch: with the columns of the layout.
@@ -363,34 +384,37 @@ def batch_block(
         users: the users of the rows, where no column names them.
 
     Raises:
-        ValueError: a column of a type that holds nothing of its kind.
+        ValueError: a column has a type without such cells.
     """
     columns = batch.columns
-    faults = set(batch.faults)
     if users is None and layout.user is not None:
         users = ids(columns[layout.user], f"column {layout.user!r}").to_pylist()
-    nameless = frozenset(
-        i for i, user in enumerate(users or ()) if user is None and i not in faults
-    )
-    faults |= nameless
+    nameless = set[int]()
+    for i, user in enumerate(users or ()):
+        if user is None and i not in batch.faults:
+            nameless.add(i)
+    faults = nameless.union(batch.faults)
     if settings.encoding is not None:
-        cells = {
-            name: cells_of(columns[name], f"column {name!r}") for name in declared_cells(settings)
-        }
-        return replace(encoded(cells, users, faults, settings), nameless=nameless)
+        cells = {}
+        for name in declared_cells(settings):
+            cells[name] = cells_of(columns[name], f"column {name!r}")
+        return replace(encoded(cells, users, faults, settings), nameless=frozenset(nameless))
     if layout.array is not None:
-        values = lists_of_numbers(
-            columns[layout.array], layout.dimension, f"column {layout.array!r}"
-        )
+        column = columns[layout.array]
+        values = lists_of_numbers(column, layout.dimension, f"column {layout.array!r}")
     else:
-        of = [numbers(columns[name], f"column {name!r}") for name in layout.columns]
-        values = np.column_stack([np.zeros((batch.rows, 0)), *of])
-    told = [map(label_of, cells_of(columns[name], f"column {name!r}")) for name in layout.labels]
-    return _unscaled(values, users, faults, list(zip(*told, strict=True)), nameless)
+        coordinates = [numbers(columns[name], f"column {name!r}") for name in layout.columns]
+        values = np.column_stack([np.zeros((batch.rows, 0)), *coordinates])
+    labels = []
+    for name in layout.labels:
+        texts = cells_of(columns[name], f"column {name!r}")
+        labels.append(map(label_of, texts))
+    rows_of_labels = list(zip(*labels, strict=True))
+    return _unscaled(values, users, faults, rows_of_labels, frozenset(nameless))
 
 
 def array_layout(name: str, dimension: int, settings: Settings) -> Layout:
-    """The layout of rows that are an array of numbers, by its name."""
+    """The layout of rows that are arrays of numbers in a column of that name."""
     if dimension < 1:
         raise InputError("row 1 must hold numbers; got an empty array.")
     columns = tuple(f"{name}{i}" for i in range(1, dimension + 1))
@@ -401,7 +425,7 @@ def chosen_layout(names: Sequence[str], settings: Settings) -> Layout:
     """The layout of a table with these columns.
 
     Raises:
-        InputError: a column is missing, there twice, or none of numbers is left.
+        InputError: a column is missing or appears twice, or no column of numbers is left.
     """
     if settings.schema is not None:
         try:
@@ -411,17 +435,19 @@ def chosen_layout(names: Sequence[str], settings: Settings) -> Layout:
         return declared_layout(settings)
     user = settings.user_column
     labels = tuple(settings.labels.values())
-    others = [*([] if user is None else [user]), *labels]
+    others = list(labels)
+    if user is not None:
+        others.insert(0, user)
     wanted = settings.columns or [name for name in names if name not in others]
-    asked = [*wanted, *others]
-    times = Counter(names)
-    for name in asked:
-        if times[name] != 1:
-            fault = "appears twice" if times[name] else "is missing"
+    used = [*wanted, *others]
+    occurrences = Counter(names)
+    for name in used:
+        if occurrences[name] != 1:
+            fault = "appears twice" if occurrences[name] else "is missing"
             raise InputError(f"column {name!r} {fault}; the input has {shown_names(names)}.")
-    if not wanted or len(set(asked)) != len(asked):
+    if not wanted or len(set(used)) != len(used):
         raise InputError(
             "columns must be at least one, all different, and not the user's or a label's; got "
-            f"{shown_names(asked)}."
+            f"{shown_names(used)}."
         )
     return Layout(tuple(wanted), user, labels)

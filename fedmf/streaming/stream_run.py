@@ -1,4 +1,9 @@
-"""A private stream from its input to its output: admit, release, commit; begun and continued."""
+"""A private stream from its input to its output.
+
+`open_run` starts or continues the stream of a state directory. `StreamRun.take` then has the four
+steps of every block of rows: admit, hold, release and commit; `StreamServer` does the private part
+of each.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +21,12 @@ from numpy.typing import NDArray
 
 from fedmf.clipping.clipped_rows import clip_factors
 from fedmf.data.cells import ids
-from fedmf.data.table_reader import InputError, open_table
+from fedmf.data.table_reader import InputError, TableReader, open_table
 from fedmf.errors import LedgerError
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import LARGEST_HORIZON, Participation
+from fedmf.release.private_stream import Admission
 from fedmf.statements.composition import PrivacyCost
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.streaming.output import Output, open_output
@@ -31,17 +37,22 @@ from fedmf.streaming.stream_plan import StreamPlan
 from fedmf.streaming.stream_rows import Layout, Reader, RowBlock, open_reader
 from fedmf.streaming.stream_statement import costs_of
 
-#: Rows of a commit; and numbers of its rows, of what is computed at once, and of what a commit
-#: releases.
+#: Most rows of a commit.
 _MOST_ROWS: Final = 4096
+#: Most numbers in the rows of a commit, and in what is computed at once.
 _MOST_NUMBERS: Final = 1 << 20
+#: Most numbers that a commit releases.
 _LARGEST_EMISSION: Final = 1 << 18
-#: Numbers of the rows between two releases, which are held in memory.
+#: Most numbers in the rows between two releases, which are held in memory.
 _LARGEST_BLOCK: Final = 1 << 25
 #: A label counts like so many numbers.
 _LABEL: Final = 32
-#: Rows this much longer than ζ are not said to be long: norms are computed in floating point.
+#: Rows this much longer than ζ are not counted as clipped: norms are computed in floating point.
 _NORM_ROUNDING: Final = 1e-9
+#: Bytes of the digest of a row.
+_DIGEST_SIZE: Final = 16
+#: Rows of an input that are counted at once.
+_COUNTED_AT_ONCE: Final = 1 << 16
 
 
 class StreamRun:
@@ -52,13 +63,20 @@ class StreamRun:
         output: where releases go.
         progress: called with (t, n) after each commit.
 
+    Attributes:
+        plan: of the stream.
+        state: its directory.
+        users: the steps of each user, committed or not.
+        ahead: position after the rows that were admitted, committed or not.
+        full: whether the input has rows for which no step is left.
+
     Guarantees:
         The releases equal, bit for bit, those of a `MomentStream` on the rows of each release,
-        whatever rows came together. With a public key this holds however often the process was
-        killed and begun again; with a secret one each process makes its steps with a key of its
-        own, from random bits that are durable before the first, so copies of a state directory add
-        independent noise. Each row of the input is dealt with once, and each release uses one row
-        of noise.
+        however rows are split into blocks. With a public key this holds however often the process
+        was killed and started again; with a secret one each process makes its steps with a key of
+        its own, from random bits that are durable before the first, so copies of a state directory
+        add independent noise. Each row of the input is taken once, and each release uses one row of
+        noise.
     """
 
     def __init__(
@@ -70,24 +88,27 @@ class StreamRun:
         self.plan = state.plan
         self.state = state
         self.output = output
-        self._progress = progress or (lambda step, rounds: None)
+        self._progress = progress
         self.renderer = Renderer(self.plan, output.raw)
         self._server = state.server()
         self.users = state.ledger.histories
-        position = state.position
-        same = output.name == state.position.output
-        if not (output.begin(position.written if same else 0) and same):
-            position = replace(position, emitted=0, written=0)
-        self._emitted = position.emitted
-        self._written = position.written
-        #: After the rows that were admitted, and after the last of them that is in a release.
-        self.ahead = self._due = replace(position, output=output.name)
-        #: Rows and labels that wait for their release; what is released and not committed yet.
-        self._waiting = _Rows()
-        #: Whether the input has rows that no step is left for.
+        self._emitted = 0
+        self._written = 0
+        if output.name != state.position.output:
+            output.begin(0)
+        elif output.begin(state.position.written):
+            self._emitted = state.position.emitted
+            self._written = state.position.written
+        self.ahead = replace(
+            state.position, output=output.name, emitted=self._emitted, written=self._written
+        )
         self.full = False
+        self._held = _HeldRows()
+        #: Releases that are not committed, and the position after them.
         self._ready: list[ReleaseBlock] = []
-        self._emit_missing()
+        self._due = self.ahead
+        self._latest = joined([], self.position.records, self.plan.width)
+        self._emit()
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +120,7 @@ class StreamRun:
 
     @property
     def position(self) -> Position:
-        """As of the last commit."""
+        """The position as of the last commit."""
         return self.state.position
 
     @property
@@ -109,17 +130,15 @@ class StreamRun:
 
     @property
     def waiting(self) -> int:
-        """Rows that were admitted and are in no release yet; with this process they are
-        forgotten.
-        """
+        """Number of admitted rows that are in no release yet; they are lost with the process."""
         return self._server.waiting
 
     @property
     def most_rows(self) -> int:
-        """Rows to be taken at once: few that are long, and few where each is released."""
-        plan = self.plan
-        longest = _MOST_NUMBERS // plan.layout.dimension
-        return max(1, min(_MOST_ROWS, longest, plan.every * (_LARGEST_EMISSION // plan.width)))
+        """Most rows to take at once: fewer if they are long or if each of them is released."""
+        read = _MOST_NUMBERS // self.plan.layout.dimension
+        released = self.plan.every * (_LARGEST_EMISSION // self.plan.width)
+        return max(1, min(_MOST_ROWS, read, released))
 
     def feed(
         self,
@@ -127,12 +146,12 @@ class StreamRun:
         whole: bool = False,
         watch: Callable[[RowBlock, int], None] | None = None,
     ) -> None:
-        """Take the rows of an input that were not dealt with yet.
+        """Take the rows of an input that were not taken before.
 
         Args:
             reader: at the first row of its input.
-            whole: whether the horizon was counted in the input, so that rows after it are dealt
-                with too.
+            whole: whether the horizon was counted in the input, so that rows after the last step
+                are read too.
             watch: called with rows before they are taken, and the number of the first of them.
 
         Raises:
@@ -148,10 +167,11 @@ class StreamRun:
         self._find_place(reader)
         while whole or not self.done:
             most = self.most_rows
-            every = self.plan.every
-            if watch is not None and every > 1:
-                most = min(most, every - self.waiting)  # so that the release before them is known
-            if (block := reader.read(most)) is None:
+            if watch is not None and self.plan.every > 1:
+                # No release lies within the block, so the last one before its rows is known.
+                most = min(most, self.plan.every - self.waiting)
+            block = reader.read(most)
+            if block is None:
                 break
             before = self.ahead.row
             if watch is not None:
@@ -164,7 +184,10 @@ class StreamRun:
             raise InputError("input must have rows; got an empty one.")
 
     def take(self, block: RowBlock, pushes: bytes = b"") -> None:
-        """Deal with the next rows of the stream, up to the horizon.
+        """Take the next rows of the stream, up to the horizon.
+
+        Rows are admitted and held until their release is due; a release is committed before its
+        numbers leave.
 
         Args:
             block: at most `most_rows`.
@@ -174,40 +197,20 @@ class StreamRun:
             LedgerError: a step failed, now or before. Open the stream again.
         """
         with self._server.stepping():
-            values, long = self._measured(block.values)
-            at = 0
-            begun = -1
-            while begun < at < len(block):
-                begun = at
-                rows, at = self._admit(block, at)
-                zeroed = [i for i in rows if i in block.faults]
-                values[zeroed] = 0.0
-                long[zeroed] = False
-                self._waiting.add(values[rows], block, rows)
-                if at > begun:
-                    whole = next(
-                        (i for i in reversed(range(begun, at)) if i not in block.faults), None
-                    )
-                    if whole is not None:  # a row that was cut short may be whole the next time
-                        here = self.ahead.row - (at - 1 - whole)
-                        self.ahead = replace(
-                            self.ahead, digest=self._digest(block, whole), digest_row=here
-                        )
-                    self.ahead = replace(
-                        self.ahead,
-                        clipped=self.ahead.clipped + int(long[rows].sum()),
-                        zeroed=self.ahead.zeroed + len(zeroed),
-                        unreadable=self._unreadable(block, zeroed),
-                    )
+            start = 0
+            while start < len(block):
+                admission = self._admit(block, start)
+                if admission.end == start:  # no step is left for the next row
+                    break
+                self._hold(block, admission.rows)
                 if self.plan.every == 1 or self.waiting == self.plan.every or self.done:
                     self._release()
-            if self.done:
-                self._due = self.ahead  # past rows that no step is left for
-            if self._due is not self.state.position:
+                start = admission.end
+            if self._due is not self.position:
                 self._commit(pushes)
 
     def releases(self, start: int, stop: int) -> ReleaseBlock:
-        """Committed releases start … stop − 1, from memory for the last commit.
+        """Committed releases start … stop − 1, those of the last commit from memory.
 
         Raises:
             LedgerError: the file does not hold what was committed.
@@ -219,12 +222,14 @@ class StreamRun:
         return ReleaseBlock(start, latest.t[part], latest.numbers[part], latest.labels[part])
 
     def last(self) -> PrivateRelease | None:
-        """The last release, None if there is none."""
+        """The last release; None before the first."""
         records = self.position.records
-        return self.renderer.release(self.state.releases(records - 1, records)) if records else None
+        if not records:
+            return None
+        return self.renderer.release(self.state.releases(records - 1, records))
 
     def conclude(self) -> PrivacyStatement:
-        """Finish the output and write the reports; the privacy statement."""
+        """Finish the output, write the privacy statement into the directory, and return it."""
         self.output.finish(self.renderer, self.state.releases, self.position.records)
         self._commit()
         statement = costs_of(self.state).statement
@@ -232,9 +237,7 @@ class StreamRun:
         return statement
 
     def _find_place(self, reader: Reader) -> None:
-        """Pass over rows that were dealt with, and see that the last valid one is the one that
-        was.
-        """
+        """Skip the rows that were taken before, and check that the last valid one is unchanged."""
         place = self.position
         first_row = reader.first_row
         passed = 0
@@ -249,86 +252,115 @@ class StreamRun:
             )
         if first_row <= place.digest_row:
             passed = reader.skip(place.digest_row - first_row)
-            if (last := reader.read(1)) is not None:
+            last = reader.read(1)
+            if last is not None:
                 passed += 1
                 if self._digest(last, 0) != place.digest:
                     raise InputError(
-                        f"the first {place.row} rows must be those that were dealt with before; got"
+                        f"the first {place.row} rows must be those that were taken before; got"
                         f" others. {following}"
                     )
         passed += reader.skip(place.row + 1 - first_row - passed)
         if first_row + passed <= place.row:
             raise InputError(
-                f"input must have the {place.row} rows that were dealt with before; it ends with"
-                f" row {first_row + passed - 1}. {following}"
+                f"input must have the {place.row} rows that were taken before; it ends with row"
+                f" {first_row + passed - 1}. {following}"
             )
 
-    def _measured(
-        self, values: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Rows as they enter the stream, which clips them, and which were longer than ζ.
+    def _admit(self, block: RowBlock, start: int) -> Admission:
+        """Give steps to rows from a place on, up to the next release or the horizon.
 
-        Next to a coordinate that counts rows, the numbers of a long row are scaled to ζ here: if
-        the stream clipped them together, less than one row would be counted.
+        The position moves past them. No value decides: users, order and (k, b) do.
         """
-        settings = self.plan.settings
-        values = values.copy()
-        numbers = values[:, :-1] if settings.count_weight else values
-        factors = clip_factors(numbers, settings.clip_norm)
-        if settings.count_weight:
-            numbers *= factors[:, None]
-        return values, factors * (1 + _NORM_ROUNDING) < 1
-
-    def _unreadable(self, block: RowBlock, zeroed: Sequence[int]) -> Mapping[str, int]:
-        """`Position.unreadable` with the zeroed rows of a block."""
-        before = self.ahead.unreadable
         users = block.users
-        rows = [i for i in zeroed if users is None or users[i] is not None]
-        found = np.isnan(block.measured[rows]).sum(axis=0).tolist()
-        encoding = self.plan.settings.encoding
-        columns = self.plan.layout.columns if encoding is None else encoding.owners
-        return {
-            name: before.get(name, 0) + count for name, count in zip(columns, found, strict=True)
-        }
-
-    def _admit(self, block: RowBlock, at: int) -> tuple[list[int], int]:
-        """(rows from a place on that take a step, where the block was left), up to the next release
-        or the horizon. The position moves past them; no value decides.
-        """
-        users = [None] * len(block) if block.users is None else block.users
-        room = len(block) if self.plan.every == 1 else self.plan.every - self.waiting
-        taken = self._server.admit(users, at, room)
+        if users is None:
+            users = [None] * len(block)
+        room = len(block)
+        if self.plan.every > 1:
+            room = self.plan.every - self.waiting
+        admission = self._server.admit(users, start, room)
         self.ahead = replace(
             self.ahead,
             step=self._server.step,
-            row=self.ahead.row + taken.end - at,
-            beyond_k=self.ahead.beyond_k + taken.beyond_k,
-            within_b=self.ahead.within_b + taken.within_b,
-            nameless=self.ahead.nameless + sum(row in block.nameless for row in taken.rows),
+            row=self.ahead.row + admission.end - start,
+            beyond_k=self.ahead.beyond_k + admission.beyond_k,
+            within_b=self.ahead.within_b + admission.within_b,
+            nameless=self.ahead.nameless + len(block.nameless.intersection(admission.rows)),
         )
-        return taken.rows, taken.end
+        self._note_last_valid(block, start, admission.end)
+        return admission
+
+    def _note_last_valid(self, block: RowBlock, start: int, end: int) -> None:
+        """Note the digest of the last valid row, by which `_find_place` knows the input.
+
+        An invalid row is no mark: one that was cut short may be whole the next time.
+        """
+        for i in reversed(range(start, end)):
+            if not block.invalid[i]:
+                row = self.ahead.row - (end - 1 - i)
+                self.ahead = replace(self.ahead, digest=self._digest(block, i), digest_row=row)
+                return
+
+    def _hold(self, block: RowBlock, rows: list[int]) -> None:
+        """Hold admitted rows until their release, and count those that are clipped or invalid."""
+        values, clipped = self._vectors(block.values[rows])
+        self._held.add(values, block, rows)
+        self.ahead = replace(
+            self.ahead,
+            clipped=self.ahead.clipped + int(clipped.sum()),
+            zeroed=self.ahead.zeroed + int(block.invalid[rows].sum()),
+            unreadable=self._unreadable(block, rows),
+        )
+
+    def _vectors(
+        self, values: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The vectors of rows, which the server clips, and which of them are longer than ζ.
+
+        If the last coordinate counts rows, the numbers of a long row are scaled to ζ here: clipped
+        together with their count, they would count as less than one row.
+        """
+        numbers = values
+        if self.plan.settings.count_weight:
+            numbers = values[:, :-1]
+        factors = clip_factors(numbers, self.plan.settings.clip_norm)
+        if self.plan.settings.count_weight:
+            values = np.column_stack([numbers * factors[:, None], values[:, -1]])
+        return values, factors * (1 + _NORM_ROUNDING) < 1
+
+    def _unreadable(self, block: RowBlock, rows: Sequence[int]) -> Mapping[str, int]:
+        """`Position.unreadable` with the admitted rows of a block."""
+        columns = self.plan.layout.columns
+        if self.plan.settings.encoding is not None:
+            columns = self.plan.settings.encoding.owners
+        named = rows
+        if block.users is not None:
+            named = [i for i in rows if block.users[i] is not None]
+        missing = np.isnan(block.measured[named]).sum(axis=0)
+        counts = {}
+        for name, count in zip(columns, missing.tolist(), strict=True):
+            counts[name] = self.ahead.unreadable.get(name, 0) + count
+        return counts
 
     def _release(self) -> None:
-        """Release the rows that wait; a release has the labels of its last row."""
-        plan = self.plan
-        rows = self._waiting.values(self.plan.layout.dimension)
+        """Release the rows that are held; a release has the labels of its last row."""
+        rows = self._held.values(self.plan.layout.dimension)
         end = self.ahead.step
         if len(rows):
-            if plan.every > 1:
+            if self.plan.every > 1:
                 numbers = self._numbers(rows, 1)
                 t = np.array([end])
             else:
                 numbers = self._each(rows)
                 t = np.arange(end - len(rows), end) + 1
-            self._ready.append(
-                ReleaseBlock(self.ahead.records, t, numbers, self._waiting.labels[-len(t) :])
-            )
+            labels = self._held.labels[-len(t) :]
+            self._ready.append(ReleaseBlock(self.ahead.records, t, numbers, labels))
             self.ahead = replace(self.ahead, records=self.ahead.records + len(t))
-        self._waiting = _Rows()
+        self._held = _HeldRows()
         self._due = self.ahead
 
     def _each(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The numbers of a release a row."""
+        """Release each row by itself; the numbers have shape (rows, width)."""
         numbers = np.empty((len(rows), self.plan.width))
         room = max(1, _MOST_NUMBERS // self.plan.width)
         for low in range(0, len(rows), room):
@@ -337,63 +369,67 @@ class StreamRun:
         return numbers
 
     def _numbers(self, rows: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
-        """What is released for some steps, shape (steps, width)."""
+        """Release some steps: clip, add, noise; the numbers have shape (steps, width)."""
         first, second = self._server.release(torch.from_numpy(rows), steps)
         return np.concatenate([first.numpy(), second.numpy()], axis=1)
 
     def _commit(self, pushes: bytes = b"") -> None:
-        """First the output of earlier commits is made durable, then this one, then its output is
-        written.
+        """Commit what was released, and then write it to the output.
+
+        The output of earlier commits is durable before this commit says that it is.
         """
         self._written = self.output.flush()
         self._due = replace(self._due, emitted=self._emitted, written=self._written)
         releases = joined(self._ready, self._due.records, self.plan.width)
         self.state.commit(self._server, self._due, releases, pushes)
         self._ready = []
-        self._emit_missing(releases)
-        self._progress(self._due.step, self.plan.rounds)
+        self._latest = releases
+        self._emit()
+        if self._progress is not None:
+            self._progress(self._due.step, self.plan.rounds)
 
-    def _emit_missing(self, fresh: ReleaseBlock | None = None) -> None:
-        """Write the committed releases that the output lacks; `fresh` are the last of them, if at
-        hand.
-        """
+    def _emit(self) -> None:
+        """Write the committed releases that the output lacks."""
         records = self.position.records
-        self._latest = joined([], records, self.plan.width) if fresh is None else fresh
-        if fresh is not None and len(fresh) == records - self._emitted:
-            self.output.write(self.renderer, fresh)
+        if 0 < len(self._latest) == records - self._emitted:
+            self.output.write(self.renderer, self._latest)
             self._emitted = records
-        room = max(
-            1, _LARGEST_EMISSION // (self.plan.width + _LABEL * len(self.plan.layout.labels))
-        )
+        size = self.plan.width + _LABEL * len(self.plan.layout.labels)
+        room = max(1, _LARGEST_EMISSION // size)
         while self._emitted < records:
             stop = min(records, self._emitted + room)
             self.output.write(self.renderer, self.state.releases(self._emitted, stop))
             self._emitted = stop
 
     def _digest(self, block: RowBlock, i: int) -> str:
-        """Keyed digest of a row, to recognise it after an interruption."""
-        user = "" if block.users is None else block.users[i] or ""
-        state = hashlib.blake2b(user.encode(), key=self.state.digest_key, digest_size=16)
+        """Keyed digest of a row, to recognize it after an interruption."""
+        user = None
+        if block.users is not None:
+            user = block.users[i]
+        state = hashlib.blake2b(
+            (user or "").encode(), key=self.state.digest_key, digest_size=_DIGEST_SIZE
+        )
         state.update(b"\0" + block.values[i].astype("<f8").tobytes())
         if block.labels:
             state.update("\0".join(block.labels[i]).encode())
         return state.hexdigest()
 
 
-class _Rows:
-    """Rows that were admitted, with their labels."""
+class _HeldRows:
+    """Admitted rows that wait for their release, with their labels."""
 
     def __init__(self) -> None:
         self._values: list[NDArray[np.float64]] = []
         self.labels: list[tuple[str, ...]] = []
 
     def add(self, values: NDArray[np.float64], block: RowBlock, rows: Sequence[int]) -> None:
-        """Some of the rows of a block, with given values."""
+        """Hold some rows of a block, with their vectors."""
         self._values.append(values)
-        self.labels += [block.labels[i] for i in rows if block.labels]
+        if block.labels:
+            self.labels.extend(block.labels[i] for i in rows)
 
     def values(self, dimension: int) -> NDArray[np.float64]:
-        """Of all rows, shape (rows, d)."""
+        """The vectors of all rows, shape (rows, d)."""
         return np.concatenate([np.empty((0, dimension)), *self._values])
 
 
@@ -412,7 +448,7 @@ def open_run(
     """Start or continue the stream of a state directory; returns it with the reader of its input.
 
     Args:
-        directory: of the state.
+        directory: the state directory.
         settings: the same as when the stream was started.
         source: file of the rows; None for standard input.
         output: file for the releases; None for standard output.
@@ -426,51 +462,55 @@ def open_run(
     Raises:
         LedgerError: the directory belongs to other settings, to something else, is in use, or is
             behind what this machine has seen of its stream.
-        ValueError: settings, input or output are unfit.
+        ValueError: settings, input or output are invalid.
     """
     directory = Path(directory)
-    source, output = (None if path is None else Path(path) for path in (source, output))
-    fresh = not StreamState.exists(directory)
-    if fresh and first_row != 1:
-        raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
-    if fresh and source is None and settings.rounds is None:
-        raise InputError("n (rounds) must be given for standard input; got none. Use --rounds N.")
-    with ExitStack() as kept:
-        if fresh:
-            open_output(output, True, raw)
-            rows = kept.enter_context(open_reader(source, settings, file_format))
-            rounds = settings.rounds or _counted(source, settings, file_format)
-            state = kept.enter_context(_begun(directory, settings, rows.layout, rounds, remembered))
+    source_path = _optional_path(source)
+    output_path = _optional_path(output)
+    with ExitStack() as stack:
+        if StreamState.exists(directory):
+            state = stack.enter_context(_reopened(directory, settings))
+            layout = state.plan.layout
+            opened = open_reader(source_path, settings, file_format, layout, first_row)
+            reader = stack.enter_context(opened)
         else:
-            state = kept.enter_context(_continued(directory, settings))
-            before = state.plan.layout
-            rows = kept.enter_context(open_reader(source, settings, file_format, before, first_row))
-        place = open_output(output, False, raw)
-        if state.position.output not in ("", place.name):
-            place = open_output(output, True, raw)
-        yield kept.enter_context(StreamRun(state, place, progress)), rows
+            if first_row != 1:
+                raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
+            if source_path is None and settings.rounds is None:
+                raise InputError(
+                    "n (rounds) must be given for standard input; got none. Use --rounds N."
+                )
+            open_output(output_path, True, raw)
+            reader = stack.enter_context(open_reader(source_path, settings, file_format))
+            rounds = settings.rounds or _counted_rows(source_path, settings, file_format)
+            created = _created(directory, settings, reader.layout, rounds, remembered)
+            state = stack.enter_context(created)
+        destination = open_output(output_path, False, raw)
+        if state.position.output not in ("", destination.name):
+            destination = open_output(output_path, True, raw)
+        yield stack.enter_context(StreamRun(state, destination, progress)), reader
 
 
 @contextmanager
 def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator[StreamRun]:
-    """The run of a state directory, begun if there is none; the caller gets the releases.
+    """Start or continue a stream of pushed rows; the caller gets the releases.
 
     Args:
-        directory: of the state.
-        settings: with the horizon; must be those the stream was begun with.
+        directory: the state directory.
+        settings: with the horizon; the same as when the stream was started.
         layout: of the rows.
 
     Raises:
-        LedgerError: as `open_run`, or the stream was begun with rows of another layout.
-        ValueError: settings are unfit.
+        LedgerError: as `open_run`, or the stream was started with rows of another layout.
+        ValueError: settings are invalid.
     """
-    with ExitStack() as kept:
+    with ExitStack() as stack:
         if StreamState.exists(directory):
-            state = kept.enter_context(_continued(directory, settings))
+            state = stack.enter_context(_reopened(directory, settings))
             if state.position.output not in ("", Output.name):
                 raise LedgerError(
-                    f"the stream in {directory} must have been begun by pushing rows; it was begun"
-                    " by `fedmf stream` and continues with that command."
+                    f"the stream in {directory} must have been started by pushing rows; it was"
+                    " started by `fedmf stream` and continues with that command."
                 )
             if state.plan.layout != layout:
                 raise LedgerError(
@@ -478,13 +518,13 @@ def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator
                     f" when the stream in {directory} began; got {layout.dimension}."
                 )
         else:
-            state = kept.enter_context(_begun(directory, settings, layout, settings.rounds or 0))
-        yield kept.enter_context(StreamRun(state, Output()))
+            created = _created(directory, settings, layout, settings.rounds or 0)
+            state = stack.enter_context(created)
+        yield stack.enter_context(StreamRun(state, Output()))
 
 
 def account_stream(directory: str | Path) -> PrivacyStatement:
-    """The privacy statement of the stream in a state directory, computed again from what was
-    committed.
+    """The privacy statement of a state directory, computed again from its commits.
 
     Raises:
         LedgerError, ValueError: not a state directory, damaged or altered, or in use by another
@@ -494,8 +534,7 @@ def account_stream(directory: str | Path) -> PrivacyStatement:
 
 
 def stream_costs(directory: str | Path) -> PrivacyCost:
-    """The privacy cost of a stream for each of its users, for composition with other streams and
-    runs.
+    """The privacy cost of a stream for each of its users, to be composed with other costs.
 
     Raises:
         LedgerError, ValueError: as for `account_stream`.
@@ -504,9 +543,16 @@ def stream_costs(directory: str | Path) -> PrivacyCost:
         return costs_of(state)
 
 
-def _begun(
+def _optional_path(path: str | Path | None) -> Path | None:
+    if path is None:
+        return None
+    return Path(path)
+
+
+def _created(
     directory: Path, settings: Settings, layout: Layout, rounds: int, remembered: bool = True
 ) -> StreamState:
+    """The state of a new stream."""
     if settings.release_every > 1 and settings.release_every * layout.dimension > _LARGEST_BLOCK:
         raise ValueError(
             f"R (release every) must be at most {_LARGEST_BLOCK // layout.dimension} for d ="
@@ -518,38 +564,58 @@ def _begun(
     return StreamState.create(directory, plan, key, remembered)
 
 
-def _continued(directory: Path, settings: Settings) -> StreamState:
+def _reopened(directory: Path, settings: Settings) -> StreamState:
+    """The state of an earlier stream, which must have the same settings."""
     state = StreamState.open(directory)
-    before = state.plan.settings.to_dict()
-    now = settings.to_dict()
-    for name, value in before.items():
-        if now[name] != value:
-            state.close()
-            said = "as it was" if name == "schema" else f"{value!r} as"
-            got = "another one" if name == "schema" else repr(now[name])
-            raise LedgerError(
-                f"{name} must be {said} when the stream in {directory} began; got {got}. Give the"
-                " same settings, or another --state-dir for another stream."
-            )
+    recorded = state.plan.settings.to_dict()
+    given = settings.to_dict()
+    for name, value in recorded.items():
+        if given[name] == value:
+            continue
+        state.close()
+        required = f"{value!r} as"
+        got = repr(given[name])
+        if name == "schema":  # too long to be shown
+            required = "as it was"
+            got = "another one"
+        raise LedgerError(
+            f"{name} must be {required} when the stream in {directory} began; got {got}. Give the"
+            " same settings, or another --state-dir for another stream."
+        )
     return state
 
 
-def _counted(source: Path | None, settings: Settings, file_format: str | None) -> int:
-    """How many rows will count, which depends on ids and order alone."""
+def _counted_rows(source: Path | None, settings: Settings, file_format: str | None) -> int:
+    """Count the rows of a file that will take a step, which ids and order alone decide."""
     assert source is not None
-    user = settings.user_column
-    step = 0
-    users = Histories(Participation(LARGEST_HORIZON, *settings.contract(LARGEST_HORIZON)))
     with open_table(source, file_format) as table:
-        if user is None:
-            while passed := table.skip(1 << 16):
-                step += passed
+        if settings.user_column is None:
+            return _all_rows(table)
+        return _admissible_rows(table, settings.user_column, settings)
+
+
+def _all_rows(table: TableReader) -> int:
+    """Read a table to its end; return the number of its rows."""
+    rows = 0
+    while True:
+        skipped = table.skip(_COUNTED_AT_ONCE)
+        if not skipped:
+            return rows
+        rows += skipped
+
+
+def _admissible_rows(table: TableReader, user_column: str, settings: Settings) -> int:
+    """Read a table to its end; return the number of rows that (k, b) admits."""
+    users = Histories(Participation(LARGEST_HORIZON, *settings.contract(LARGEST_HORIZON)))
+    step = 0
+    table.select([user_column])
+    while True:
+        batch = table.read(_COUNTED_AT_ONCE)
+        if batch is None:
             return step
-        table.select([user])
-        while (batch := table.read(1 << 16)) is not None:
-            for one in ids(batch.columns[user], f"column {user!r}").to_pylist():
-                if one is None or users.admits(one, step + 1):
-                    step += 1
-                    if one is not None:
-                        users.record(one, step)
-    return step
+        for user in ids(batch.columns[user_column], f"column {user_column!r}").to_pylist():
+            if user is None:
+                step += 1
+            elif users.admits(user, step + 1):
+                step += 1
+                users.record(user, step)

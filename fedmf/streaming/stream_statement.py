@@ -1,11 +1,15 @@
-"""The privacy statement of a stream."""
+"""The privacy statement of a stream, computed from its plan and its ledger.
+
+Texts for the operator stand here; the fields are those of `run_statement`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian import certified_epsilon, gaussian_mu
 from fedmf.statements.composition import PrivacyCost, UserLosses
@@ -52,7 +56,7 @@ SECRETS: Final = (
     ),
     "the input, and all copies and logs of its rows, which are not protected",
 )
-_EACH_ANOTHER: Final = (
+_ROWS_ARE_USERS: Final = (
     "every row belongs to a different person: no user column was given, and a person with several"
     " rows is protected less, only for each row separately"
 )
@@ -73,7 +77,7 @@ _LABELS: Final = (
     "information in {labels} of a row: it was declared public and is released with the row without"
     " noise. A row that cannot be split into columns has none, which is visible"
 )
-_BESIDE: Final = "published with each release, without noise"
+_PUBLISHED: Final = "published with each release, without noise"
 _PUBLIC_ROWS: Final = (
     "the horizon (the number of steps) was counted from the input: the number of its rows that"
     " count, which depends on their order and their users, is public"
@@ -81,11 +85,11 @@ _PUBLIC_ROWS: Final = (
 
 
 def costs_of(state: StreamState) -> PrivacyCost:
-    """What a stream guarantees, in the fields of `run_statement`, and what it cost each of its
-    users.
+    """The privacy statement of a stream, in the fields of `run_statement`, and each user's μ.
 
-    A user's μ is for the worst steps of as many as it took part in, as far apart as any two.
-    Without a user column it is all that is allowed. Nothing here depends on rows' values.
+    A user's μ is for as many steps as it took part in, no two closer than the closest two of any
+    user, and the worst such steps. Without a user column it is for all that (n, k, b) allows.
+    Nothing here depends on the content of rows.
 
     Args:
         state: of the stream; what was committed counts.
@@ -97,42 +101,37 @@ def costs_of(state: StreamState) -> PrivacyCost:
         epsilon_spent ≤ epsilon.
     """
     plan = state.plan
-    key = state.key
-    made = plan.mechanism
     settings = plan.settings
+    mechanism = plan.mechanism
     sigma = plan.noise_multiplier
-    told = settings.user_column is not None
-    planned = certified_epsilon(sigma, settings.delta, settings.epsilon)
+    epsilon = certified_epsilon(sigma, settings.delta, settings.epsilon)
     times, keys = state.ledger.participations()
-    apart = np.diff(times)[np.diff(keys) == 0]
+    gaps = np.diff(times)[np.diff(keys) == 0]
+    separation = int(gaps.min()) if gaps.size else None
     counts = np.bincount(keys)
-    separation = int(apart.min()) if apart.size else None
-    spent = UserLosses([], np.array([gaussian_mu(sigma)]))
-    if told:
-        sizes, of = np.unique(counts, return_inverse=True)
-        mu = np.array(
-            [gaussian_mu(plan.multiplier_under(size, separation)) for size in sizes.tolist()]
-        )
-        spent = UserLosses(state.ledger.histories.names[: len(counts)], mu[of])
-    second = {
-        "moment": settings.second_moment,
-        "mechanism": None if made.second is None else plan.strategies[-1],
-        "params": None if made.second is None else plan.params[-1],
-        "workload": settings.workloads[-1],
-        "weight": made.weight,
-        "noise_std": made.second_std,
+    losses = UserLosses([], np.array([gaussian_mu(sigma)]))
+    participation: dict[str, int | None] = {
+        "users_participated": None,
+        "actual_max_participations": None,
+        "actual_min_separation": None,
     }
-    labels = " and ".join(settings.labels)
+    if settings.user_column is not None:
+        losses = _losses_of_users(state, counts, separation)
+        participation = {
+            "users_participated": len(counts),
+            "actual_max_participations": int(counts.max(initial=0)),
+            "actual_min_separation": separation,
+        }
     statement = PrivacyStatement(
         {
             "unit": "user",
             "user_column": settings.user_column,
-            "adjacency": made.users.adjacency,
+            "adjacency": mechanism.users.adjacency,
             "mechanism": plan.strategies[0],
             "params": plan.params[0],
             "method": settings.method,
             "workload": settings.workloads[0],
-            "second_moment": second,
+            "second_moment": _second_moment(plan),
             "dimension": plan.layout.dimension,
             **dataclasses.asdict(plan.participation),
             "rounds_released": state.position.step,
@@ -142,47 +141,87 @@ def costs_of(state: StreamState) -> PrivacyCost:
             "amplification": None,
             "users": None,
             "users_per_round": 1,
-            "clip_norm": made.users.norm_bound,
+            "clip_norm": mechanism.users.norm_bound,
             "noise_multiplier": sigma,
-            "noise_std": made.first_std,
+            "noise_std": mechanism.first_std,
             "sensitivity": plan.sensitivity.value,
             "sensitivity_kind": plan.sensitivity.kind,
             "sensitivity_case": plan.sensitivity.case,
-            "unit_bits": list(made.rounding.bits),
-            "rounding": plan.rows_of_user * made.rounding.movement * made.users.norm_bound,
-            "failure": made.rounding.failure,
+            "unit_bits": list(mechanism.rounding.bits),
+            "rounding": (
+                plan.rows_of_user * mechanism.rounding.movement * mechanism.users.norm_bound
+            ),
+            "failure": mechanism.rounding.failure,
             "delta": settings.delta,
-            "epsilon": planned,
-            "epsilon_known_cohorts": planned,
+            "epsilon": epsilon,
+            "epsilon_known_cohorts": epsilon,
             "epsilon_so_far": None,
             "mu": gaussian_mu(sigma),
-            **spent.figures(settings.delta, len(counts), planned),
-            "users_participated": len(counts) if told else None,
-            "actual_max_participations": int(counts.max(initial=0)) if told else None,
-            "actual_min_separation": separation if told else None,
-            "noise_key": key.fingerprint,
-            "noise_key_public": key.public,
-            "public_inputs": [
-                {"name": name, "value": f"column {column!r}, {_BESIDE}", "source": "declared"}
-                for name, column in settings.labels.items()
-            ],
+            **losses.figures(settings.delta, len(counts), epsilon),
+            **participation,
+            "noise_key": state.key.fingerprint,
+            "noise_key_public": state.key.public,
+            "public_inputs": _public_inputs(plan),
             "not_private": list(OPERATORS),
             "assumptions": _assumptions(plan),
-            "not_covered": [
-                *([_LABELS.format(labels=labels)] if labels else []),
-                *NOT_COVERED,
-            ],
+            "not_covered": _not_covered(plan),
             "secret": list(SECRETS),
             "software": plan.software,
         }
     )
-    return PrivacyCost(str(state.directory), statement, spent)
+    return PrivacyCost(str(state.directory), statement, losses)
+
+
+def _losses_of_users(
+    state: StreamState, counts: NDArray[np.int64], separation: int | None
+) -> UserLosses:
+    """The μ of each user by its number of steps; users with equal numbers share one."""
+    sizes, of = np.unique(counts, return_inverse=True)
+    losses = []
+    for size in sizes.tolist():
+        sigma = state.plan.multiplier_under(size, separation)
+        losses.append(gaussian_mu(sigma))
+    return UserLosses(state.ledger.histories.names[: len(counts)], np.array(losses)[of])
+
+
+def _second_moment(plan: StreamPlan) -> dict[str, Any]:
+    """The second moment and its noise; mechanism and parameters if it has one of its own."""
+    description: dict[str, Any] = {
+        "moment": plan.settings.second_moment,
+        "mechanism": None,
+        "params": None,
+        "workload": plan.settings.workloads[-1],
+        "weight": plan.mechanism.weight,
+        "noise_std": plan.mechanism.second_std,
+    }
+    if plan.mechanism.second is not None:
+        description["mechanism"] = plan.strategies[-1]
+        description["params"] = plan.params[-1]
+    return description
+
+
+def _public_inputs(plan: StreamPlan) -> list[dict[str, str]]:
+    inputs = []
+    for name, column in plan.settings.labels.items():
+        value = f"column {column!r}, {_PUBLISHED}"
+        inputs.append({"name": name, "value": value, "source": "declared"})
+    return inputs
+
+
+def _not_covered(plan: StreamPlan) -> list[str]:
+    if not plan.settings.labels:
+        return list(NOT_COVERED)
+    labels = " and ".join(plan.settings.labels)
+    return [_LABELS.format(labels=labels), *NOT_COVERED]
 
 
 def _assumptions(plan: StreamPlan) -> list[str]:
-    named = plan.settings.user_column is not None
-    assumed = [_IDS, _READABLE_IDS, SPENT_ASSUMPTION] if named else [_EACH_ANOTHER]
-    assumed.append(_PUBLIC_LAYOUT)
+    assumptions = [_ROWS_ARE_USERS]
+    if plan.settings.user_column is not None:
+        assumptions = [_IDS, _READABLE_IDS, SPENT_ASSUMPTION]
+    assumptions.append(_PUBLIC_LAYOUT)
     if plan.settings.labels:
-        assumed.append(_PUBLIC_LABELS.format(labels=" and ".join(plan.settings.labels)))
-    return assumed if plan.settings.rounds is not None else [*assumed, _PUBLIC_ROWS]
+        assumptions.append(_PUBLIC_LABELS.format(labels=" and ".join(plan.settings.labels)))
+    if plan.settings.rounds is None:
+        assumptions.append(_PUBLIC_ROWS)
+    return assumptions

@@ -1,4 +1,7 @@
-"""Sweeps: many runs that differ in some keys, tuned and compared on seeds."""
+"""Sweeps: many runs that differ in some keys, tuned and compared on seeds.
+
+A `Sweep` describes the runs, `run_sweep` executes them, and a `SweepResult` compares them.
+"""
 
 from fedmf.sweeps.execution import run_sweep
 from fedmf.sweeps.results import SweepResult, mean_interval, privacy_together

@@ -1,5 +1,6 @@
-"""Carrying a sweep out: tuning runs first, then each cell's reported runs with the values it
-chose.
+"""Execution of a sweep: tuning runs first, then each cell's reported runs with the chosen values.
+
+Each run is finished in one durable step, so a stopped sweep continues where it was.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from fedmf.ledger.durable_files import write_durably
 from fedmf.ledger.lock import WriterLock
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.outputs import central, metric_columns
+from fedmf.runs.run import Run
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import resume, run_in_process, start
 from fedmf.runs.tables.configuration import Scalar, run_of
 from fedmf.sweeps.results import MetricColumn, SweepResult
-from fedmf.sweeps.sweep import Cell, Sweep, described
+from fedmf.sweeps.sweep import Cell, Sweep, comma_list, described
 from fedmf.training import Task
 from fedmf.values import check_whole
 
@@ -65,23 +67,23 @@ def run_sweep(
     folder = _folder(Path(path))
     lock = WriterLock(folder / "sweep")
     try:
-        work = _Work(sweep, folder, keep_runs, on_run or (lambda *_: None))
+        work = _Work(sweep, folder, keep_runs, on_run)
         with parallel_config("loky", n_jobs=processes, inner_max_num_threads=threads):
             for cell, tuned in itertools.product(sweep.cells, sweep.candidates):
-                work.ask("tuning", cell, tuned, sweep.tuning_seeds)
+                work.request("tuning", cell, tuned, sweep.tuning_seeds)
             work.run()
             for cell in sweep.cells:
-                work.ask("reported", cell, work.chosen(cell), sweep.seeds)
+                work.request("reported", cell, work.best_candidate(cell), sweep.seeds)
             work.run()
         result = SweepResult(folder, sweep, work.metric, work.frame(), tuple(work.errors.values()))
-        result.write(work.kept)
+        result.write(work.records)
         return result
     finally:
         lock.release()
 
 
 def _folder(path: Path) -> Path:
-    """The directory of the sweep, made if it is not there, for its owner alone."""
+    """Create the directory of the sweep if it is missing, readable by its owner alone."""
     try:
         if path.is_dir() and any(path.iterdir()) and not (path / "finished").is_dir():
             raise ConfigError(
@@ -97,95 +99,133 @@ def _folder(path: Path) -> Path:
 
 
 class _Work:
-    """Requested runs, the records of finished ones, and why others failed."""
+    """Requested runs, the records of finished ones, and the errors of failed ones.
+
+    Args:
+        sweep: the configurations to compare.
+        folder: the directory of the sweep.
+        keep_runs: whether run directories are kept.
+        on_run: as in `run_sweep`.
+    """
 
     def __init__(
-        self, sweep: Sweep, folder: Path, keep: bool, tell: Callable[[int, int, str], None]
+        self,
+        sweep: Sweep,
+        folder: Path,
+        keep_runs: bool,
+        on_run: Callable[[int, int, str], None] | None,
     ) -> None:
         self.sweep = sweep
         self._folder = folder
-        self._keep = keep
-        self._tell = tell
-        self._asked: dict[
-            str, tuple[str, Mapping[str, Scalar]]
-        ] = {}  # what people call it, and its keys
+        self._keep_runs = keep_runs
+        self._on_run = on_run
+        #: The label and the keys of each run, by digest.
+        self._requested: dict[str, tuple[str, Mapping[str, Scalar]]] = {}
         self._rows: list[dict[str, Any]] = []
-        self.kept: dict[str, dict[str, Any]] = {}
+        #: By digest, as `_record_of` makes them.
+        self.records: dict[str, dict[str, Any]] = {}
         self.errors: dict[str, str] = {}
 
-    def ask(self, part: str, cell: Cell, tuned: Mapping[str, Scalar], seeds: Sequence[int]) -> None:
-        """Runs of a cell with tuned values, one a seed; equal runs are one."""
+    def request(
+        self, part: str, cell: Cell, tuned: Mapping[str, Scalar], seeds: Sequence[int]
+    ) -> None:
+        """Request the runs of a cell with tuned values, one per seed; equal runs are one."""
+        values = self.sweep.tuned_of(cell, tuned)
         for seed in seeds:
             planned = self.sweep.planned(cell, tuned, seed)
-            values = self.sweep.tuned_of(cell, tuned)
-            keys = {"variant": cell.variant, **dict(cell.point), **values}
-            self._rows.append(
-                {"cell": str(cell), **keys, "part": part, "seed": seed, "run": planned.digest}
-            )
-            called = ", ".join(filter(None, (str(cell), described(values), f"seed {seed}")))
-            self._asked.setdefault(planned.digest, (called, planned.keys))
+            row = {"cell": str(cell), "variant": cell.variant, **dict(cell.point), **values}
+            self._rows.append({**row, "part": part, "seed": seed, "run": planned.digest})
+            label = comma_list(str(cell), described(values), f"seed {seed}")
+            self._requested.setdefault(planned.digest, (label, planned.keys))
 
     def run(self) -> None:
-        """Run everything to its end."""
-        left = [
-            digest
-            for digest in self._asked
-            if digest not in self.kept and digest not in self.errors
-        ]
-        jobs = (
-            delayed(_attempt)(digest, *self._asked[digest], self._folder, self._keep, os.getpid())
-            for digest in left
-        )
+        """Run every requested run to its end."""
+        jobs = []
+        for digest, (label, keys) in self._requested.items():
+            if digest not in self.records and digest not in self.errors:
+                attempt = delayed(_attempt)
+                jobs.append(
+                    attempt(digest, label, keys, self._folder, self._keep_runs, os.getpid())
+                )
         results: Any = Parallel(return_as="generator_unordered")(jobs)
         for digest, error in results:
-            if error is None:
-                file = _finished(self._folder, digest)
-                with rebuilding(f"result {file}", ConfigError):
-                    self.kept[digest] = json.loads(file.read_text(encoding="utf-8"))
-                self._column(digest)  # refuses a metric that the runs do not have
-            else:
-                self.errors[digest] = f"{self._asked[digest][0]}: {error}"
-            failed = f"failed: {self.errors[digest]}" if error else ""
-            self._tell(len(self.kept) + len(self.errors), len(self.sweep.promises), failed)
+            self._note(digest, error)
+
+    def _note(self, digest: str, error: str | None) -> None:
+        """Read the record of a run that ended, or note its error, and report progress."""
+        failure = ""
+        if error is None:
+            file = _finished(self._folder, digest)
+            with rebuilding(f"result {file}", ConfigError):
+                self.records[digest] = json.loads(file.read_text(encoding="utf-8"))
+            self._column(digest)  # raises for a metric that the runs do not have
+        else:
+            label, _ = self._requested[digest]
+            self.errors[digest] = f"{label}: {error}"
+            failure = f"failed: {self.errors[digest]}"
+        if self._on_run is not None:
+            finished = len(self.records) + len(self.errors)
+            self._on_run(finished, len(self.sweep.promises), failure)
 
     def _column(self, digest: str) -> MetricColumn:
-        columns = self.kept[digest]["columns"]
+        columns = self.records[digest]["columns"]
         name = self.sweep.metric
-        if name and name not in columns:
+        if not name:
+            name = next(iter(columns))
+        if name not in columns:
             raise ConfigError(
                 f"metric (of the sweep) must be one of {', '.join(columns)}; got {name!r}."
             )
-        return MetricColumn(**columns[name or next(iter(columns))])
+        return MetricColumn(**columns[name])
 
     @property
     def metric(self) -> MetricColumn:
-        """That of the runs; the loss if all failed."""
-        return self._column(next(iter(self.kept))) if self.kept else MetricColumn("loss", "loss")
+        """The metric that is compared; the loss if all runs failed."""
+        if not self.records:
+            return MetricColumn("loss", "loss")
+        return self._column(next(iter(self.records)))
 
     def _value(self, digest: str) -> float:
-        """The metric at the end of a run: NaN if it failed."""
-        rows = self.kept.get(digest, {}).get("metrics", [])
+        """The metric at the end of a run; NaN if it failed."""
+        if digest not in self.records:
+            return math.nan
         column = self.metric.column
-        values = [row[column] for row in rows if row.get(column) is not None]
-        return fmean(values[-self.sweep.last :]) if values else math.nan
+        values = []
+        for row in self.records[digest]["metrics"]:
+            value = row.get(column)
+            if value is not None:
+                values.append(value)
+        if not values:
+            return math.nan
+        return fmean(values[-self.sweep.last :])
 
     def frame(self) -> pd.DataFrame:
-        """A row for each run of each cell: what it is, and its metric."""
-        return pd.DataFrame([{**row, "value": self._value(row["run"])} for row in self._rows])
+        """A row for each run of each cell: its keys, its part and seed, and its metric."""
+        rows = [{**row, "value": self._value(row["run"])} for row in self._rows]
+        return pd.DataFrame(rows)
 
-    def chosen(self, cell: Cell) -> Mapping[str, Scalar]:
-        """The candidate of the best mean over tuning seeds, the first of equal ones or where all
-        failed.
+    def best_candidate(self, cell: Cell) -> Mapping[str, Scalar]:
+        """The candidate with the best mean over the tuning seeds.
+
+        It is the first of equally good ones, and the first of all if every run failed.
         """
-        sign = 1.0 if self.metric.higher_is_better else -1.0
-        best = (-math.inf, self.sweep.candidates[0])
+        sign = 1.0
+        if not self.metric.higher_is_better:
+            sign = -1.0
+        best = self.sweep.candidates[0]
+        if not self.sweep.tuning_seeds:
+            return best
+        best_score = -math.inf
         for tuned in self.sweep.candidates:
-            digests = [
-                self.sweep.planned(cell, tuned, seed).digest for seed in self.sweep.tuning_seeds
-            ]
-            score = sign * fmean(map(self._value, digests)) if digests else math.nan
-            best = (score, tuned) if score > best[0] else best
-        return best[1]
+            values = []
+            for seed in self.sweep.tuning_seeds:
+                planned = self.sweep.planned(cell, tuned, seed)
+                values.append(self._value(planned.digest))
+            score = sign * fmean(values)
+            if score > best_score:
+                best = tuned
+                best_score = score
+        return best
 
 
 def _finished(folder: Path, digest: str) -> Path:
@@ -193,8 +233,27 @@ def _finished(folder: Path, digest: str) -> Path:
     return folder / "finished" / f"{digest}.json"
 
 
+def _attempt(
+    digest: str, label: str, keys: Mapping[str, Scalar], folder: Path, keep: bool, parent: int
+) -> tuple[str, str | None]:
+    """Run to the horizon, unless a record exists; return the digest and an error in one line."""
+    if os.getpid() != parent:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    file = _finished(folder, digest)
+    place = folder / "runs" / digest
+    try:
+        if not file.is_file():
+            record = _record_of(label, keys, place, keep)
+            write_durably(file, (json.dumps(record) + "\n").encode())
+        if not keep:
+            shutil.rmtree(place, ignore_errors=True)
+    except Exception as error:
+        return digest, one_line(str(error)) or type(error).__name__
+    return digest, None
+
+
 def _session(run: Run, place: Path) -> Session:
-    """Start a run, or continue it unless it is a simulation that lost rounds since a checkpoint."""
+    """Start a run, or continue it unless it is a simulation that lost rounds at the last stop."""
     if (place / LEDGER).is_file():
         session = resume(run, place)
         if not session.server.lost or run.privacy.noise_seed is None:
@@ -204,33 +263,23 @@ def _session(run: Run, place: Path) -> Session:
     return start(run, place)
 
 
-def _attempt(
-    digest: str, called: str, keys: Mapping[str, Scalar], folder: Path, keep: bool, parent: int
-) -> tuple[str, str | None]:
-    """Bring a run to its horizon, unless it is there, and say in a line what went wrong if anything
-    did.
-    """
-    if os.getpid() != parent:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    file = _finished(folder, digest)
-    place = folder / "runs" / digest
-    try:
-        if not file.is_file():
-            run = run_of(keys)
-            with _session(run, place) as session:
-                session.label = f"{called}: "
-                run_in_process(session)
-                if keep:
-                    session.draw()
-                rows = [{"round": t, **row} for t, row in sorted(session.metrics.items())]
-                kept = {"keys": dict(keys), "metrics": rows, "columns": _columns_of(session.task)}
-                kept["statement"] = session.statement().to_dict()
-            write_durably(file, (json.dumps(kept) + "\n").encode())
-        if not keep:
-            shutil.rmtree(place, ignore_errors=True)
-    except Exception as error:
-        return digest, one_line(str(error)) or type(error).__name__
-    return digest, None
+def _record_of(label: str, keys: Mapping[str, Scalar], place: Path, keep: bool) -> dict[str, Any]:
+    """Run to the horizon; return keys, metrics by round, columns and the privacy statement."""
+    run = run_of(keys)
+    with _session(run, place) as session:
+        session.label = f"{label}: "
+        run_in_process(session)
+        if keep:
+            session.draw()
+        metrics = []
+        for t, row in sorted(session.metrics.items()):
+            metrics.append({"round": t, **row})
+        return {
+            "keys": dict(keys),
+            "metrics": metrics,
+            "columns": _columns_of(session.task),
+            "statement": session.statement().to_dict(),
+        }
 
 
 def _end_with(parent: int) -> None:
@@ -241,12 +290,15 @@ def _end_with(parent: int) -> None:
 
 
 def _columns_of(task: Task) -> dict[str, dict[str, Any]]:
-    """By the names people give them: column, direction, whether a share; the task's first metric
-    first.
-    """
-    made = [
-        MetricColumn(m.name, central(m.name, task.dataset), m.higher_is_better, m.is_share)
-        for m in task.metrics
-    ]
-    made.append(MetricColumn("loss", central("loss", task.dataset)))
-    return {one.name: dataclasses.asdict(one) for one in made if one.column in metric_columns(task)}
+    """The metrics of a task by name, as fields of `MetricColumn`; its first metric comes first."""
+    metrics = []
+    for metric in task.metrics:
+        column = central(metric.name, task.dataset)
+        metrics.append(MetricColumn(metric.name, column, metric.higher_is_better, metric.is_share))
+    metrics.append(MetricColumn("loss", central("loss", task.dataset)))
+    written = metric_columns(task)
+    columns = {}
+    for metric in metrics:
+        if metric.column in written:
+            columns[metric.name] = dataclasses.asdict(metric)
+    return columns

@@ -1,10 +1,13 @@
-"""What a sweep found: each cell's values by seed, its interval, and its comparison with the
-baseline.
+"""The result of a sweep, as a table, a figure and a file of all evaluations.
+
+Each cell has its metric by seed, a confidence interval, and a comparison with the baseline.
+`run_sweep` makes a `SweepResult` of the finished runs and writes it into the sweep's directory.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,26 +17,34 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_sigma
 from fedmf.accounting.rounding import at_least
 from fedmf.figures import COLOURS, new_figure, style
 from fedmf.ledger.durable_files import write_durably
 from fedmf.statements.privacy import UserLevel
-from fedmf.sweeps.sweep import Cell, Sweep, described
+from fedmf.sweeps.sweep import Cell, Sweep, comma_list, described, shown_value
 
 _CONFIDENCE: Final = 0.95
+_MARKERS: Final = "osD^vPX*"
+_AXIS_LABELS: Final = {"privacy.epsilon": "privacy loss ε"}
 
 
 class Interval(NamedTuple):
-    """An estimate from so many independent values, and an interval that covers what it
-    estimates.
-    """
+    """An estimate from independent values, how many they are, and a confidence interval."""
 
     estimate: float
     low: float
     high: float
     size: int
+
+    @property
+    def half_width(self) -> float:
+        """Length of an error bar: half of the interval's width, and 0 for less than two values."""
+        if self.size < 2:
+            return 0.0
+        return self.high - self.estimate
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -45,16 +56,19 @@ def mean_interval(values: Sequence[float]) -> Interval:
     from scipy import stats
 
     x = np.asarray(values, dtype=np.float64)
-    mean, reach = (float(x.mean()), math.inf) if x.size else (math.nan, math.nan)
+    if not x.size:
+        return Interval(math.nan, math.nan, math.nan, 0)
+    mean = float(x.mean())
+    reach = math.inf
     if x.size > 1:
-        with np.errstate(invalid="ignore"):  # of runs that diverged
+        with np.errstate(invalid="ignore"):  # runs that diverged
             reach = float(stats.t.ppf((1 + _CONFIDENCE) / 2, x.size - 1) * stats.sem(x))
     return Interval(mean, mean - reach, mean + reach, x.size)
 
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """The metric that a sweep compares: its name and column, and how people read it."""
+    """The metric that a sweep compares: its name, its column, and how it is shown."""
 
     name: str
     column: str
@@ -63,19 +77,23 @@ class MetricColumn:
 
     @property
     def scale(self) -> float:
-        """From the column to what people read: shares in percent."""
+        """Factor from the column to the shown value: shares are shown in percent."""
         return 100.0 if self.is_share else 1.0
 
     @property
     def label(self) -> str:
-        """With its unit."""
-        return self.column.replace("_", " ") + (" (%)" if self.is_share else "")
+        """The column in words, with its unit."""
+        words = self.column.replace("_", " ")
+        return f"{words} (%)" if self.is_share else words
 
     def shown(self, value: float, sign: str = "") -> str:
-        """A value for people."""
-        if math.isinf(value):
-            return "∞" if value > 0 else "−∞"
-        return f"{self.scale * value:{sign}{'.1f' if self.is_share else '.4g'}}"
+        """A value as the table shows it."""
+        if value == math.inf:
+            return "∞"
+        if value == -math.inf:
+            return "−∞"
+        digits = ".1f" if self.is_share else ".4g"
+        return f"{self.scale * value:{sign}{digits}}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +102,8 @@ class SweepResult:
 
     Attributes:
         path: its directory.
-        sweep: what was asked for.
-        metric: that is compared.
+        sweep: the configurations that were compared.
+        metric: the metric that is compared.
         runs: a row for each run of each cell: variant, keys, part ("tuning" or "reported"), seed,
             digest, and its metric as ``value``, NaN where it failed.
         failures: a line for each run that failed.
@@ -101,111 +119,133 @@ class SweepResult:
         return self.runs.loc[(self.runs["cell"] == str(cell)) & (self.runs["part"] == "reported")]
 
     def values(self, cell: Cell) -> dict[int, float]:
-        """The metric of a cell by reported seed, of the runs that did not fail."""
+        """The metric of a cell by reported seed, without the runs that failed."""
         return self._reported(cell).dropna(subset="value").set_index("seed")["value"].to_dict()
 
     def tuned(self, cell: Cell) -> dict[str, Any]:
-        """What was chosen for a cell."""
+        """The tuned values that were chosen for a cell."""
         return self._reported(cell).iloc[0].reindex([*self.sweep.tuned]).dropna().to_dict()
 
     def interval(self, cell: Cell) -> Interval:
         """The mean over the reported seeds."""
-        return mean_interval([*self.values(cell).values()])
+        return mean_interval(list(self.values(cell).values()))
 
     def against_baseline(self, cell: Cell) -> Interval | None:
-        """The mean difference from the baseline at the same point, by seed; None for the baseline
-        itself.
+        """The mean difference from the baseline at the same point, paired by seed.
+
+        None for a cell of the baseline itself.
         """
         if cell.variant == self.sweep.baseline:
             return None
-        mine = self.values(cell)
         baseline = self.values(Cell(self.sweep.baseline, cell.point))
-        return mean_interval([mine[seed] - baseline[seed] for seed in mine if seed in baseline])
+        differences = []
+        for seed, value in self.values(cell).items():
+            if seed in baseline:
+                differences.append(value - baseline[seed])
+        return mean_interval(differences)
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row for each cell as people read it: point, variant, tuned values, metric, comparison,
-        seeds.
-        """
+        """A row of strings per cell: point, variant, tuned values, metric, comparison, seeds."""
         rows = []
-        show = self.metric.shown
         for cell in self.sweep.cells:
-            values = [*self.values(cell).values()]
-            against = self.against_baseline(cell)
-            tuned = {**dict.fromkeys(self.sweep.tuned, ""), **self.tuned(cell)}
-            row = {
-                **dict(cell.point),
-                "variant": cell.variant,
-                **tuned,
-                self.metric.label: "failed",
-            }
-            if values:
-                ends = f"({show(min(values))}–{show(max(values))})"
-                row[self.metric.label] = f"{show(self.interval(cell).estimate)} {ends}"
+            row: dict[str, str] = {}
+            for name, value in cell.point:
+                row[name] = shown_value(value)
+            row["variant"] = cell.variant
+            chosen = self.tuned(cell)
+            for name in self.sweep.tuned:
+                row[name] = shown_value(chosen.get(name, ""))
+            row[self.metric.label] = self._shown_metric(cell)
             if len(self.sweep.variants) > 1:
-                ends = [show(end, "+") for end in against[:3]] if against and against.size else []
-                name = f"− {self.sweep.baseline}, paired, {100 * _CONFIDENCE:g} %"
-                row[name] = f"{ends[0]} [{ends[1]}, {ends[2]}]" if ends else ""
-            rows.append({name: f"{v:g}" if type(v) is float else str(v) for name, v in row.items()})
-            rows[-1]["seeds"] = str(len(values))
+                comparison = f"− {self.sweep.baseline}, paired, {100 * _CONFIDENCE:g} %"
+                row[comparison] = self._shown_comparison(cell)
+            row["seeds"] = str(len(self.values(cell)))
+            rows.append(row)
         return pd.DataFrame(rows)
+
+    def _shown_metric(self, cell: Cell) -> str:
+        """The mean of a cell and the range over its seeds."""
+        values = self.values(cell).values()
+        if not values:
+            return "failed"
+        mean = self.metric.shown(self.interval(cell).estimate)
+        least = self.metric.shown(min(values))
+        largest = self.metric.shown(max(values))
+        return f"{mean} ({least}–{largest})"
+
+    def _shown_comparison(self, cell: Cell) -> str:
+        """The difference from the baseline with its interval; empty if there is none."""
+        difference = self.against_baseline(cell)
+        if difference is None or not difference.size:
+            return ""
+        mean = self.metric.shown(difference.estimate, "+")
+        low = self.metric.shown(difference.low, "+")
+        high = self.metric.shown(difference.high, "+")
+        return f"{mean} [{low}, {high}]"
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """A metric that no ε covers, chosen values at the edge of their lists, cells with missing
-        seeds.
+        """Reasons to distrust the table.
+
+        These are a metric that no ε covers, chosen values at an end of their lists, and cells
+        without some of the seeds.
         """
-        said = f"{self.metric.label} is of users' own rows: no epsilon covers it, nor what it chose"
-        lines = [said] * (self.metric.column != self.metric.name)
+        lines = []
+        if self.metric.column != self.metric.name:
+            lines.append(
+                f"{self.metric.label} is of users' own rows: no epsilon covers it, nor what it"
+                " chose"
+            )
         for cell in self.sweep.cells:
             for name, value in self.tuned(cell).items():
-                numbers = [x for x in self.sweep.tuned[name] if isinstance(x, int | float)]
-                if len(numbers) > 1 and value in (min(numbers), max(numbers)):
+                if _ends_list(value, self.sweep.tuned[name]):
                     lines.append(
                         f"{cell}: {name} = {value:g} ends its list; a better one may lie beyond"
                     )
-            if missing := [seed for seed in self.sweep.seeds if seed not in self.values(cell)]:
+            values = self.values(cell)
+            missing = [seed for seed in self.sweep.seeds if seed not in values]
+            if missing:
                 lines.append(f"{cell}: without seeds {missing}: their runs failed")
         return tuple(lines)
 
     def text(self) -> str:
-        """The table as GitHub reads it, then warnings, failures, and what all runs cost one
-        user.
-        """
-        lines = [
-            [*self.table.columns],
-            ["---"] * len(self.table.columns),
-            *self.table.to_numpy().tolist(),
-        ]
-        cells = [[str(entry).replace("|", "\\|") for entry in line] for line in lines]
-        rows = "".join(f"| {' | '.join(line)} |\n" for line in cells)
-        notes = [
-            f"note: {line}"
-            for line in (*self.warnings, *(f"failed: {one}" for one in self.failures))
-        ]
-        notes.append(f"Privacy of the whole sweep, tuning included: {privacy_together(self.sweep)}")
-        return "\n".join([rows, *notes, ""])
+        """The table in Markdown, then warnings, failures, and what all runs cost one user."""
+        header = list(self.table.columns)
+        rows = [header, ["---"] * len(header), *self.table.to_numpy().tolist()]
+        lines = [_markdown_row(row) for row in rows]
+        lines.append("\n")
+        lines.extend(f"note: {warning}\n" for warning in self.warnings)
+        lines.extend(f"note: failed: {failure}\n" for failure in self.failures)
+        privacy = privacy_together(self.sweep)
+        lines.append(f"Privacy of the whole sweep, tuning included: {privacy}\n")
+        return "".join(lines)
 
-    def write(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write the table, evaluations and the picture into the sweep's directory.
+    def write(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write the table, the evaluations and the figure into the sweep's directory.
 
         Args:
-            kept: of each run, by digest.
+            records: the record of each finished run, by digest.
         """
         write_durably(self.path / "table.md", self.text().encode())
-        if kept:
-            rows = [
-                {"run": digest, **row} for digest, one in kept.items() for row in one["metrics"]
-            ]
-            every = self.runs.drop(columns="value").merge(pd.DataFrame(rows), on="run")
-            every.to_parquet(parquet := io.BytesIO(), index=False)
-            write_durably(self.path / "runs.parquet", parquet.getvalue())
-        if picture := self.picture():
-            write_durably(self.path / "comparison.png", picture)
+        if records:
+            write_durably(self.path / "runs.parquet", self._evaluations(records))
+        figure = self.picture()
+        if figure:
+            write_durably(self.path / "comparison.png", figure)
+
+    def _evaluations(self, records: Mapping[str, Mapping[str, Any]]) -> bytes:
+        """Every evaluation of every run with its keys, as a Parquet file."""
+        evaluations = []
+        for digest, record in records.items():
+            evaluations.extend({"run": digest, **metrics} for metrics in record["metrics"])
+        runs = self.runs.drop(columns="value")
+        buffer = io.BytesIO()
+        runs.merge(pd.DataFrame(evaluations), on="run").to_parquet(buffer, index=False)
+        return buffer.getvalue()
 
     def picture(self) -> bytes:
-        """Means and intervals of all cells along the first key of the grid, or of the variants, as
-        PNG.
+        """Means and intervals along the first key of the grid, or of the variants, as PNG.
 
         Empty where matplotlib (the extra ``report``) is not installed.
         """
@@ -214,63 +254,99 @@ class SweepResult:
         except ImportError:
             return b""
         axes = figure.subplots()
-        lines = dict[str, list[Cell]]()
         key = next(iter(self.sweep.grid), "")
-        for cell in self.sweep.cells:
-            name = ", ".join(filter(None, (cell.variant, described(dict(cell.point[1:])))))
-            lines.setdefault(name, []).append(cell)
+        lines = self._lines()
         for at, (name, cells) in enumerate(lines.items()):
-            means = [self.interval(cell) for cell in cells]
-            scale = self.metric.scale
-            xs = [i + 0.03 * at for i in range(len(cells))] if key else [at]
-            reach = [scale * (one.high - one.estimate) if one.size > 1 else 0.0 for one in means]
-            marks = {
-                "marker": "osD^vPX*"[at % 8],
-                "capsize": 3,
-                "color": COLOURS[at % len(COLOURS)],
-            }
-            # What the key does not change, such as a run without noise along ε, is a level to
-            # compare with.
-            marks["linestyle"] = "--" if len({one.estimate for one in means}) == 1 else "-"
-            axes.errorbar(
-                xs, [scale * one.estimate for one in means], yerr=reach, label=name, **marks
-            )
+            first_place = 0.03 * at
+            if not key:  # a line is one cell
+                first_place = at
+            self._draw_line(axes, at, name, first_place + np.arange(len(cells)), cells)
         ticks = self.sweep.grid.get(key) or lines
-        slant: dict[str, Any] = {} if key else {"rotation": 25, "ha": "right"}
-        axes.set_xticks(
-            range(len(ticks)), [str(tick).removesuffix(".0") for tick in ticks], **slant
-        )
-        label = "privacy loss ε" if key == "privacy.epsilon" else key
+        labels = [str(tick).removesuffix(".0") for tick in ticks]
+        slant: dict[str, Any] = {}
+        if not key:
+            slant = {"rotation": 25, "ha": "right"}
+        axes.set_xticks(range(len(labels)), labels, **slant)
         style(
             axes,
-            xlabel=label,
+            xlabel=_AXIS_LABELS.get(key, key),
             ylabel=f"{self.metric.label}, mean and {100 * _CONFIDENCE:g} % interval",
         )
         if len(lines) > 1 and key:
             figure.legend(loc="outside right upper", fontsize=9, frameon=False)
-        figure.savefig(buffer := io.BytesIO(), format="png", dpi=150)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150)
         return buffer.getvalue()
+
+    def _lines(self) -> dict[str, list[Cell]]:
+        """The cells of each line of the figure: they differ in the first key of the grid."""
+        lines: dict[str, list[Cell]] = {}
+        for cell in self.sweep.cells:
+            name = comma_list(cell.variant, described(dict(cell.point[1:])))
+            lines.setdefault(name, []).append(cell)
+        return lines
+
+    def _draw_line(
+        self, axes: Any, at: int, name: str, places: ArrayLike, cells: Sequence[Cell]
+    ) -> None:
+        """Draw one line of the figure with its error bars."""
+        means = []
+        bars = []
+        for cell in cells:
+            interval = self.interval(cell)
+            means.append(self.metric.scale * interval.estimate)
+            bars.append(self.metric.scale * interval.half_width)
+        # A line that the key does not change, such as runs without noise along ε, is a level to
+        # compare with.
+        linestyle = "--" if len(set(means)) == 1 else "-"
+        axes.errorbar(
+            places,
+            means,
+            yerr=bars,
+            label=name,
+            marker=_MARKERS[at % len(_MARKERS)],
+            capsize=3,
+            color=COLOURS[at % len(COLOURS)],
+            linestyle=linestyle,
+        )
+
+
+def _ends_list(value: object, candidates: Sequence[object]) -> bool:
+    """Whether a chosen number is the smallest or the largest of several candidates."""
+    numbers = [candidate for candidate in candidates if isinstance(candidate, int | float)]
+    return len(numbers) > 1 and value in (min(numbers), max(numbers))
+
+
+def _markdown_row(entries: Sequence[object]) -> str:
+    """A row of a Markdown table."""
+    cells = [str(entry).replace("|", "\\|") for entry in entries]
+    return f"| {' | '.join(cells)} |\n"
 
 
 def privacy_together(sweep: Sweep) -> str:
-    """The ε that all runs together would have for one user with secret keys, by Gaussian
-    composition of the largest ε of each.
+    """The ε of all runs together for one user, if their noise had come from secret keys.
+
+    It is the Gaussian composition of the largest ε of each run.
     """
-    runs = sweep.promises
+    runs: list[list[UserLevel]] = []
+    for alternatives in sweep.promises:
+        levels = [privacy for privacy in alternatives if isinstance(privacy, UserLevel)]
+        if len(levels) == len(alternatives):
+            runs.append(levels)
     count = len(sweep.promises)
-    noiseless = sum(not all(isinstance(one, UserLevel) for one in run) for run in runs)
-    if noiseless:
-        return f"none: {noiseless} of {count} runs add no noise."
-    asked = [[one for one in run if isinstance(one, UserLevel)] for run in runs]
-    every = [one for run in asked for one in run]
+    if len(runs) < count:
+        return f"none: {count - len(runs)} of {count} runs add no noise."
     seeded = (
         "; the noise of a sweep comes from public seeds, which give no privacy on private data."
     )
-    if any(one.amplified for one in every):
+    every = list(itertools.chain.from_iterable(runs))
+    if any(level.amplified for level in every):
         return f"the epsilons and deltas of the {count} runs add up, as some are amplified{seeded}"
-    delta = min(one.delta for one in every)
-    mu = math.hypot(
-        *(1 / min(gaussian_sigma(one.epsilon, one.delta) for one in run) for run in asked)
-    )
+    losses = []
+    for levels in runs:
+        sigma = min(gaussian_sigma(level.epsilon, level.delta) for level in levels)
+        losses.append(1 / sigma)
+    mu = math.hypot(*losses)
+    delta = min(level.delta for level in every)
     epsilon = gaussian_epsilon((1 - 1e-9) / mu, delta)
     return f"({at_least(epsilon)}, {at_least(delta)}) for all {count} runs with secret keys{seeded}"

@@ -1,5 +1,6 @@
-"""A sweep as one value: configurations to compare, the keys tuned for each, and the seeds of
-both.
+"""A sweep as one value: configurations to compare, the keys tuned for each, and the seeds of both.
+
+It is checked when it is constructed; `run_sweep` executes its runs.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from fedmf.errors import ConfigError, one_line
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.tables.configuration import (
     Scalar,
+    configuration_path,
     dotted_keys,
-    found_or_shipped,
     known_keys,
     overridden,
     read_toml,
@@ -30,9 +31,19 @@ from fedmf.runs.tables.configuration import (
 from fedmf.statements.privacy import Privacy
 from fedmf.values import dotted
 
-#: What a seed of a sweep sets, where the kinds have it.
+#: Keys that a seed of a sweep sets, where the kinds have them.
 SEED_KEYS: Final = ("data.seed", "task.seed", "privacy.noise-seed")
 _LARGEST_SEED: Final = 2**31 - 1
+
+
+def shown_value(value: Scalar) -> str:
+    """A value of a key for people."""
+    return f"{value:g}" if type(value) is float else str(value)
+
+
+def comma_list(*parts: str) -> str:
+    """The parts that are not empty, separated by commas."""
+    return ", ".join(part for part in parts if part)
 
 
 def described(values: Mapping[str, Scalar]) -> str:
@@ -41,10 +52,7 @@ def described(values: Mapping[str, Scalar]) -> str:
     >>> described({"privacy.epsilon": 2.0, "mechanism.kind": "cgd"})
     'privacy.epsilon=2, mechanism.kind=cgd'
     """
-    return ", ".join(
-        f"{name}={value:g}" if type(value) is float else f"{name}={value}"
-        for name, value in values.items()
-    )
+    return ", ".join(f"{name}={shown_value(value)}" for name, value in values.items())
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class Cell:
     point: tuple[tuple[str, Scalar], ...]
 
     def __str__(self) -> str:
-        return ", ".join(filter(None, (self.variant, described(dict(self.point)))))
+        return comma_list(self.variant, described(dict(self.point)))
 
 
 class PlannedRun(NamedTuple):
@@ -109,10 +117,10 @@ class Sweep:
     def from_config(
         cls, path: str | Path, overrides: Mapping[str, Any] | None = None, only: Sequence[str] = ()
     ) -> Self:
-        """Read a TOML file: its fields in kebab-case, ``base`` as tables or as the path of a
-        configuration.
+        """Read a TOML file with the fields in kebab-case.
 
-        A path is relative to the file. Keys of a table ``[set]`` replace the base's.
+        The field ``base`` has tables, or the path of a configuration relative to the file. Keys of
+        a table ``[set]`` replace the base's.
 
         Args:
             path: of the file, or the name of one that ships with fedmf.
@@ -123,64 +131,73 @@ class Sweep:
         Raises:
             ConfigError: unreadable, not TOML, an unknown key or variant, or no valid sweep.
         """
-        path = found_or_shipped(Path(path))
-        more = overrides or {}
-        given = read_toml(path) | {name: value for name, value in more.items() if "." not in name}
-        known = [*(entry.name.replace("_", "-") for entry in dataclasses.fields(cls)), "set"]
-        for name in given.keys() - known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
-            raise ConfigError(f"unknown key {name!r} of a sweep; {hint}")
-        for name in {"base", "seeds"} - given.keys():
-            raise ConfigError(f"{name} (of the sweep {path}) must be given; got none.")
-        fields = given
-        base = given["base"]
-        there = given.pop("set", {})
+        path = configuration_path(Path(path))
+        fields = read_toml(path)
+        keys: dict[str, Any] = {}
+        for name, value in (overrides or {}).items():
+            if "." in name:
+                keys[name] = value
+            else:
+                fields[name] = value
+        cls._check_fields(fields, path)
+        base = fields["base"]
         if isinstance(base, str):
             base = read_toml(path.parent / Path(base).expanduser())
-        there = {**there, **{name: value for name, value in more.items() if "." in name}}
         try:
-            fields["base"] = overridden(dotted(base), dotted(there))
-            for lists in {"grid", "tuned"} & fields.keys():
-                listed = dotted(fields[lists])
-                fields[lists] = listed | {
-                    name: [more[name]] for name in listed.keys() & more.keys()
-                }
+            fields["base"] = overridden(dotted(base), dotted({**fields.pop("set", {}), **keys}))
+            for table in {"grid", "tuned"} & fields.keys():
+                lists = dotted(fields[table])
+                for name in lists.keys() & keys.keys():
+                    lists[name] = [keys[name]]
+                fields[table] = lists
             if only:
-                variants = fields.get("variants", {})
-                if unknown := [name for name in only if name not in variants]:
-                    names = ", ".join(map(repr, variants)) or "none"
-                    raise ConfigError(
-                        f"variant must be one of the sweep's ({names}); got {unknown[0]!r}."
-                    )
-                kept = {*only, fields.get("baseline", next(iter(variants)))}
-                fields["variants"] = {name: keys for name, keys in variants.items() if name in kept}
+                fields["variants"] = _selected_variants(fields, only)
             return cls(**{name.replace("-", "_"): value for name, value in fields.items()})
         except (AttributeError, TypeError) as error:
             raise ConfigError(
                 f"sweep {path} must have tables and lists as documented: {error}."
             ) from None
 
+    @classmethod
+    def _check_fields(cls, fields: Mapping[str, Any], path: Path) -> None:
+        """Reject unknown fields of a file, and a file without base or seeds."""
+        known = [entry.name.replace("_", "-") for entry in dataclasses.fields(cls)]
+        known.append("set")
+        for name in fields.keys() - known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"it has {', '.join(known)}."
+            if near:
+                hint = f"did you mean {near[0]!r}?"
+            raise ConfigError(f"unknown key {name!r} of a sweep; {hint}")
+        for name in {"base", "seeds"} - fields.keys():
+            raise ConfigError(f"{name} (of the sweep {path}) must be given; got none.")
+
     def __post_init__(self) -> None:
-        own: dict[str, Any] = {
-            "base": dotted_keys(self.base) if isinstance(self.base, Run) else dotted(self.base),
-            "variants": {name: dotted(given) for name, given in self.variants.items()},
+        base = dotted_keys(self.base) if isinstance(self.base, Run) else dotted(self.base)
+        variants = {name: dotted(keys) for name, keys in self.variants.items()}
+        values: dict[str, Any] = {
+            "base": base,
+            "variants": variants,
             "tuning_set": dotted(self.tuning_set),
-            "baseline": self.baseline or next(iter(self.variants), ""),
-            "grid": {name: tuple(values) for name, values in dotted(self.grid).items()},
-            "tuned": {name: tuple(values) for name, values in dotted(self.tuned).items()},
+            "baseline": self.baseline or next(iter(variants), ""),
+            "grid": _tuples(self.grid),
+            "tuned": _tuples(self.tuned),
             "seeds": tuple(self.seeds),
             "tuning_seeds": tuple(self.tuning_seeds),
         }
-        for name, value in own.items():
+        for name, value in values.items():
             object.__setattr__(self, name, value)
         if type(self.last) is not int or self.last < 1:
             raise ConfigError(f"last must be an integer of at least 1; got {self.last!r}.")
         self._check_seeds()
+        self._check_places()
         self._check_keys()
 
     def _check_seeds(self) -> None:
-        for name, least in (("seeds", 1), ("tuning_seeds", 1 if self.tuned else 0)):
+        required = {"seeds": 1, "tuning_seeds": 0}
+        if self.tuned:
+            required["tuning_seeds"] = 1
+        for name, least in required.items():
             seeds = getattr(self, name)
             if not all(type(seed) is int and 0 <= seed <= _LARGEST_SEED for seed in seeds):
                 raise ConfigError(
@@ -190,7 +207,8 @@ class Sweep:
                 raise ConfigError(
                     f"{name} must be {least} or more different ones; got {list(seeds)}."
                 )
-        if both := sorted({*self.seeds} & {*self.tuning_seeds}):
+        both = sorted({*self.seeds} & {*self.tuning_seeds})
+        if both:
             raise ConfigError(
                 f"tuning_seeds must share none of the reported seeds; got {both} in both. Results"
                 " on tuning seeds are biased."
@@ -198,32 +216,36 @@ class Sweep:
         if self.tuning_seeds and not self.tuned:
             raise ConfigError("tuning_seeds is set, but the sweep has no table [tuned].")
 
-    def _check_keys(self) -> None:
-        """Each key is known, set in one place, and one of some cell; each cell is a valid
-        configuration.
-        """
+    def _check_places(self) -> None:
+        """Reject a baseline that is no variant, and a key that is set in two places."""
         if self.baseline not in self.variants:
             known = ", ".join(map(repr, self.variants)) or "none"
             raise ConfigError(
                 f"baseline must be the name of a variant ({known}); got {self.baseline!r}."
             )
-        lists = {"grid": self.grid, "tuned": self.tuned, "seeds": dict.fromkeys(SEED_KEYS, (0,))}
-        places = [
-            *lists.items(),
-            *((f"variant {name!r}", keys) for name, keys in self.variants.items()),
-        ]
+        lists = {"grid": self.grid, "tuned": self.tuned, "seeds": SEED_KEYS}
+        places = list(lists.items())
+        for name, keys in self.variants.items():
+            places.append((f"variant {name!r}", keys))
         for (first, some), (second, others) in itertools.combinations(places, 2):
-            if (both := sorted({*some} & {*others})) and first in lists:
+            both = sorted({*some} & {*others})
+            if both and first in lists:
                 raise ConfigError(
                     f"{both[0]} must be set in one place; got it in {first} and in {second}."
                 )
-        cases = [*itertools.product(self.cells, self.candidates)]
+
+    def _check_keys(self) -> None:
+        """Reject unknown keys, keys that no cell has, and cells that are no configuration."""
+        cases = list(itertools.product(self.cells, self.candidates))
+        effective = set[str]()
+        for cell, tuned in cases:
+            effective.update(self.keys_of(cell, tuned, None))
         for name, values in (*self.grid.items(), *self.tuned.items()):
             if name not in known_keys():
-                run_of({name: 0})  # refuses it and names the nearest key
+                run_of({name: 0})  # raises an error that names the nearest key
             if not values or len({*map(repr, values)}) < len(values):
                 raise ConfigError(f"{name} must list different values; got {list(values)}.")
-            if not any(name in self.keys_of(*case, None) for case in cases):
+            if name not in effective:
                 raise ConfigError(f"{name} must be a key of some cell's kinds; none has it.")
         for case, seed in itertools.product(cases, (*self.seeds[:1], *self.tuning_seeds[:1])):
             self.planned(*case, seed)
@@ -231,38 +253,37 @@ class Sweep:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Every variant at every point of the grid, point by point."""
-        axes = ([(name, value) for value in values] for name, values in self.grid.items())
-        return tuple(
-            Cell(name, point) for point in itertools.product(*axes) for name in self.variants
-        )
+        cells = []
+        for values in itertools.product(*self.grid.values()):
+            point = tuple(zip(self.grid, values, strict=True))
+            cells.extend(Cell(variant, point) for variant in self.variants)
+        return tuple(cells)
 
     @cached_property
     def candidates(self) -> tuple[dict[str, Scalar], ...]:
-        """All combinations of tuned values; one without any if nothing is tuned."""
-        every = itertools.product(*self.tuned.values())
-        return tuple(dict(zip(self.tuned, values, strict=True)) for values in every)
+        """All combinations of tuned values; a single empty one if nothing is tuned."""
+        combinations = itertools.product(*self.tuned.values())
+        return tuple(dict(zip(self.tuned, values, strict=True)) for values in combinations)
 
     def keys_of(self, cell: Cell, tuned: Mapping[str, Scalar], seed: int | None) -> dict[str, Any]:
         """The configuration of a cell with tuned values and a seed, by dotted key."""
         assert isinstance(self.base, Mapping)
-        found = overridden(self.base, self.variants[cell.variant])
-        for layer in (
-            dict(cell.point),
-            tuned,
-            {} if seed is None else dict.fromkeys(SEED_KEYS, seed),
-        ):
-            kinds = {name: value for name, value in layer.items() if name.endswith(".kind")}
-            found = overridden(found, kinds)
-            found |= {name: value for name, value in layer.items() if takes_key(found, name)}
-        return {**found, **(self.tuning_set if seed in self.tuning_seeds else {})}
+        keys = overridden(self.base, self.variants[cell.variant])
+        keys = _with_applicable(keys, dict(cell.point))
+        keys = _with_applicable(keys, tuned)
+        if seed is not None:
+            keys = _with_applicable(keys, dict.fromkeys(SEED_KEYS, seed))
+        if seed in self.tuning_seeds:
+            keys |= self.tuning_set
+        return keys
 
     def tuned_of(self, cell: Cell, tuned: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """The tuned values that a cell has."""
-        values = self.keys_of(cell, tuned, None)
-        return {name: value for name, value in tuned.items() if name in values}
+        """The tuned values that a cell's kinds have."""
+        keys = self.keys_of(cell, tuned, None)
+        return {name: value for name, value in tuned.items() if name in keys}
 
     def run(self, cell: Cell, tuned: Mapping[str, Scalar], seed: int) -> Run:
-        """One run.
+        """The run of a cell with tuned values and a seed.
 
         Raises:
             ConfigError: it is no valid configuration.
@@ -270,19 +291,21 @@ class Sweep:
         try:
             return run_of(self.keys_of(cell, tuned, seed))
         except ConfigError as error:
-            where = ", ".join(filter(None, (str(cell), described(tuned))))
+            where = comma_list(str(cell), described(tuned))
             raise ConfigError(one_line(f"cell {where}: {error}")) from None
 
     def planned(self, cell: Cell, tuned: Mapping[str, Scalar], seed: int) -> PlannedRun:
-        """One run with its digest."""
-        named = (cell, tuple(tuned.items()), seed)
-        if named not in self._planned:
+        """The run of a cell with tuned values and a seed, with its digest."""
+        case = (cell, tuple(tuned.items()), seed)
+        if case not in self._planned:
             run = self.run(cell, tuned, seed)
-            place = {"execution": {**run.to_dict()["execution"], **dict.fromkeys(Execution.PLACE)}}
-            text = json.dumps({**run.to_dict(), **place}, sort_keys=True)
+            tables = run.to_dict()
+            # Where a run is computed does not change its result.
+            tables["execution"] = {**tables["execution"], **dict.fromkeys(Execution.PLACE)}
+            text = json.dumps(tables, sort_keys=True)
             digest = hashlib.sha256(text.encode()).hexdigest()[:24]
-            self._planned[named] = PlannedRun(dotted_keys(run), digest, run.privacy)
-        return self._planned[named]
+            self._planned[case] = PlannedRun(dotted_keys(run), digest, run.privacy)
+        return self._planned[case]
 
     @cached_property
     def _planned(self) -> dict[tuple[Any, ...], PlannedRun]:
@@ -290,15 +313,55 @@ class Sweep:
 
     @cached_property
     def promises(self) -> list[list[Privacy]]:
-        """What each different run promises; of a reported one, what it may promise whatever is
-        chosen.
+        """The privacy of each different run; of a reported one, of every run that it may become.
 
-        Reported runs that are one run for every candidate are counted once.
+        Which of its candidates a reported run has is known only after tuning. Reported runs that
+        are one run for every candidate are counted once.
         """
-        found: dict[tuple[str, ...], list[Privacy]] = {}
+        promises: dict[tuple[str, ...], list[Privacy]] = {}
         for cell in self.cells:
-            tuning = (([tuned], seed) for tuned in self.candidates for seed in self.tuning_seeds)
-            for candidates, seed in (*tuning, *((self.candidates, seed) for seed in self.seeds)):
-                runs = [self.planned(cell, tuned, seed) for tuned in candidates]
-                found[tuple(run.digest for run in runs)] = [run.privacy for run in runs]
-        return [*found.values()]
+            for tuned, seed in itertools.product(self.candidates, self.tuning_seeds):
+                digests, levels = self._alternatives(cell, (tuned,), seed)
+                promises[digests] = levels
+            for seed in self.seeds:
+                digests, levels = self._alternatives(cell, self.candidates, seed)
+                promises[digests] = levels
+        return list(promises.values())
+
+    def _alternatives(
+        self, cell: Cell, candidates: Sequence[Mapping[str, Scalar]], seed: int
+    ) -> tuple[tuple[str, ...], list[Privacy]]:
+        """The digests and the privacy of the runs of a cell with each of the candidates."""
+        digests = []
+        levels = []
+        for tuned in candidates:
+            planned = self.planned(cell, tuned, seed)
+            digests.append(planned.digest)
+            levels.append(planned.privacy)
+        return tuple(digests), levels
+
+
+def _selected_variants(fields: Mapping[str, Any], only: Sequence[str]) -> dict[str, Any]:
+    """The variants of a file that are named, and its baseline."""
+    variants = fields.get("variants", {})
+    for name in only:
+        if name not in variants:
+            known = ", ".join(map(repr, variants)) or "none"
+            raise ConfigError(f"variant must be one of the sweep's ({known}); got {name!r}.")
+    wanted = {*only, fields.get("baseline", next(iter(variants)))}
+    return {name: keys for name, keys in variants.items() if name in wanted}
+
+
+def _tuples(lists: Mapping[str, Any]) -> dict[str, tuple[Scalar, ...]]:
+    """Lists of values by dotted key, as tuples."""
+    return {name: tuple(values) for name, values in dotted(lists).items()}
+
+
+def _with_applicable(keys: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys with the changes that apply to their kinds, once the kinds among these are set."""
+    kinds = {name: value for name, value in changes.items() if name.endswith(".kind")}
+    changed = overridden(keys, kinds)
+    for name, value in changes.items():
+        if takes_key(changed, name):
+            changed[name] = value
+    return changed

@@ -19,7 +19,7 @@ from pictures import RESULTS, draw
 from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.closed_forms import identity, nu_ftrl
 from fedmf.mechanisms.lti import quadratic_lti, quadratic_suboptimality
-from fedmf.mechanisms.registry import least_on
+from fedmf.mechanisms.registry import minimize_on_interval
 from fedmf.mechanisms.strongly_convex import strongly_convex_bound, strongly_convex_lti
 
 OPTIMAL = "optimised LTI"
@@ -60,7 +60,7 @@ def judged(
     def of_log(u: float) -> float:
         return value(nu_ftrl(float(np.exp(u)), n))
 
-    damped = of_log(least_on(of_log, float(np.log(1.0 / n)), 0.0, 9, 1e-2))
+    damped = of_log(minimize_on_interval(of_log, float(np.log(1.0 / n)), 0.0, 9, 1e-2))
     return {OPTIMAL: value(optimal), DAMPED: damped, WHITE: value(identity(n))}
 
 

@@ -46,14 +46,14 @@ TUNING_SEED = 1000
 #: Steps of √10; a rule's search goes outwards until its best rate has worse neighbours.
 RATES = tuple(10.0 ** (i / 2) for i in range(-6, 5))
 
-_BLOCKS = {"blocks": "tensor", "relative_epsilon": 0.1}
+_BLOCKS = {"blocks": "tensor", "relative_eps": 0.1}
 #: What is compared, each with the rate its search begins at. The first is what the others are
 #: paired with.
 METHODS: dict[str, tuple[Any, dict[str, Any], float]] = {
     "momentum": (optim.Sgd, {"momentum": 0.9}, 31.6),
     "FedAdam, post-processing": (
         optim.Adam,
-        {"blocks": "coordinate", "relative_epsilon": 1.0},
+        {"blocks": "coordinate", "relative_eps": 1.0},
         0.1,
     ),
     "Adam debiased, by tensor": (optim.AdamDebiased, _BLOCKS, 0.01),

@@ -80,7 +80,7 @@ _FIGURE_3: Final = Figure(
     reduced=Form(
         keys={**DIGITS, **epochs(1438, 64, 10)},
         panels={
-            "digits, adaptive": {**_ADAPTIVE, "server.epsilon": 1e-3},
+            "digits, adaptive": {**_ADAPTIVE, "server.eps": 1e-3},
             "digits, not adaptive": _PLAIN,
         },
         lines={

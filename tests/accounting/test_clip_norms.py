@@ -92,7 +92,7 @@ def test_no_choice_of_norms_and_updates_moves_the_release_by_more_than_the_sensi
     b = contract.min_separation
     C = factorization.materialize()
     stated = sensitivity_of(factorization, contract)
-    rule = QuantileClipping(share=share)
+    rule = QuantileClipping(budget_share=share)
     found = worst(C, k, b, entries(rule, price=1), adjacency)
     assert found <= stated.value * (1 + 1e-12)
     assert found >= stated.value * (1 - 1e-5)  # one that is as long as can be, told by its sign too
@@ -102,7 +102,7 @@ def test_no_choice_of_norms_and_updates_moves_the_release_by_more_than_the_sensi
 
 @pytest.mark.parametrize("share", [1e-9, 0.3])
 def test_the_prices_are_rounded_in_the_safe_direction(share: float) -> None:
-    rule = QuantileClipping(share=share)
+    rule = QuantileClipping(budget_share=share)
     a = Fraction(update_factor([rule]))
     b = Fraction(rule.factor)
     assert 1 / a**2 + 1 / b**2 <= 1
@@ -157,14 +157,14 @@ def test_statistics_share_one_budget_and_none_goes_by_two_names() -> None:
     rejected.
     """
     for shares in [(0.02, 0.3), (1e-9, 1 - 1e-6), (0.5, 0.49)]:
-        both = [QuantileClipping(share=shares[0]), MeanNorm(share=shares[1])]
+        both = [QuantileClipping(budget_share=shares[0]), MeanNorm(budget_share=shares[1])]
         check_statistics(both, amplified=False, paired=False)
         factors = [update_factor(both), *(statistic.factor for statistic in both)]
         left = sum(1 / Fraction(factor) ** 2 for factor in factors)
         assert 1 - Fraction(1, 10**9) <= left <= 1
 
-    own = MeanNorm(share=0.3)
-    for wrong in ([QuantileClipping(share=0.5), MeanNorm(share=0.5)], [own, own]):
+    own = MeanNorm(budget_share=0.3)
+    for wrong in ([QuantileClipping(budget_share=0.5), MeanNorm(budget_share=0.5)], [own, own]):
         with pytest.raises(ValueError, match=r"must be below 1|must have different names"):
             check_statistics(wrong, amplified=False, paired=False)
     for amplified, paired in ((True, False), (False, True)):

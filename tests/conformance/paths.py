@@ -21,8 +21,7 @@ class Path:
 
     Args:
         engine: of local training.
-        messages: a sum for a worker's users, or a row a user.
-        users_per_message: with rows, most of a message.
+        messages: a sum for a worker's users, a row per user, or a message per user.
         workers: nodes that a cohort is spread over.
         host: who drives the rounds: fedmf with users in its process; fedmf's strategy by Flower's
             messages; a Flower app around which `CorrelatedNoise` stands, a node a user; or a plain
@@ -31,8 +30,7 @@ class Path:
     """
 
     engine: LocalEngine = "loop"
-    messages: Literal["aggregate", "per-user"] = "aggregate"
-    users_per_message: int | None = None
+    messages: Literal["aggregate", "per-user", "one-user"] = "aggregate"
     workers: int = 1
     host: Literal["fedmf", "messages", "wrapper", "aggregator"] = "fedmf"
     device: Literal["cpu", "cuda"] = "cpu"
@@ -40,8 +38,8 @@ class Path:
     def __str__(self) -> str:
         if self.host in HOSTS:
             return f"{self.engine}, {HOSTS[self.host]}"
-        several = "" if self.users_per_message is None else f" of {self.users_per_message}"
-        words = [self.engine, "slices" if self.messages == "aggregate" else f"rows{several}"]
+        kinds = {"aggregate": "slices", "per-user": "rows", "one-user": "rows of 1"}
+        words = [self.engine, kinds[self.messages]]
         words += [f"messages to {self.workers}"] if self.host == "messages" else []
         return ", ".join(words + (["a GPU"] if self.device == "cuda" else []))
 
@@ -57,7 +55,9 @@ class Path:
         """
         if self.host in HOSTS or self.engine == "vmap" or self.device == "cuda":
             return None
-        plain = replace(self, users_per_message=None, workers=1, host="fedmf")
+        plain = replace(self, workers=1, host="fedmf")
+        if self.messages == "one-user":
+            plain = replace(plain, messages="per-user")
         return None if plain == self else plain
 
 
@@ -72,13 +72,13 @@ PATHS: Final = (
     Path("auto", workers=2, host="messages"),
     Path("vmap"),
     Path("auto", "per-user"),
-    Path("auto", "per-user", 1),
-    Path("auto", "per-user", 2, workers=2, host="messages"),
+    Path("auto", "one-user"),
+    Path("auto", "per-user", workers=2, host="messages"),
     Path("vmap", "per-user"),
     Path("loop", "per-user"),
 )
-WRAPPED: Final = Path("loop", "per-user", 1, host="wrapper")
-AGGREGATED: Final = Path("loop", "per-user", 1, host="aggregator")
+WRAPPED: Final = Path("loop", "one-user", host="wrapper")
+AGGREGATED: Final = Path("loop", "one-user", host="aggregator")
 #: Where there is a GPU.
 ON_GPU: Final = (
     Path("auto", device="cuda"),

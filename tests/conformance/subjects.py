@@ -114,9 +114,9 @@ MODELS: Final[dict[str, Callable[[], Task]]] = {
 OPTIMIZERS: Final[dict[str, Any]] = {
     "sgd": Sgd(learning_rate=0.5),
     "sgd, momentum": Sgd(learning_rate=0.5, momentum=0.8),
-    "adam": Adam(learning_rate=0.05, relative_epsilon=1.0),
-    "jme-adam": JmeAdam(learning_rate=0.05, relative_epsilon=1.0),
-    "jme-adam, coordinate": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="coordinate"),
+    "adam": Adam(learning_rate=0.05, relative_eps=1.0),
+    "jme-adam": JmeAdam(learning_rate=0.05, relative_eps=1.0),
+    "jme-adam, coordinate": JmeAdam(learning_rate=0.05, relative_eps=1.0, blocks="coordinate"),
     "own rule, squares": "diagonal",
     "own rule, joint-clip": "joint-clip",
 }
@@ -185,7 +185,6 @@ class Subject:
             )
         execution = Execution(
             messages=path.messages,
-            users_per_message=path.users_per_message,
             workers=path.workers,
             evaluate_every=ROUNDS,
         )

@@ -120,18 +120,21 @@ def test_a_synthetic_user_is_a_function_of_seed_and_number(users: list[int], see
 
 
 REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
-    r"N \(users\) must be an integer in 1": (Digits, {"users": 0}),
+    r"N \(users\) must be greater than or equal to 1; got 0": (Digits, {"users": 0}),
     r"users must lie in 1\.\.1438, the number of training examples; got 1439": (
         Digits,
         {"users": 1439},
     ),
-    "partition must be one of iid, dirichlet, each-example": (Digits, {"partition": "by-user"}),
+    "partition must be 'iid', 'dirichlet' or 'each-example'; got 'by-user'": (
+        Digits,
+        {"partition": "by-user"},
+    ),
     "must multiply to the 64 entries": (Digits, {"input_shape": (8, 9)}),
-    r"test_fraction must lie in \(0, 1\)": (Digits, {"test_fraction": 1.0}),
+    "test_fraction must be less than 1; got 1.0": (Digits, {"test_fraction": 1.0}),
     "test_fraction must hold out between 1 and 1796 of 1797": (Digits, {"test_fraction": 1e-4}),
-    r"α \(dirichlet_alpha\) must lie in": (Digits, {"dirichlet_alpha": 0.0}),
-    "classes must be an integer in 2": (Synthetic, {"classes": 1}),
-    "partition must be one of iid; got 'dirichlet'": (Synthetic, {"partition": "dirichlet"}),
+    r"α \(dirichlet_alpha\) must be greater than 0": (Digits, {"dirichlet_alpha": 0.0}),
+    "classes must be greater than or equal to 2; got 1": (Synthetic, {"classes": 1}),
+    "partition must be 'iid'; got 'dirichlet'": (Synthetic, {"partition": "dirichlet"}),
 }
 
 

@@ -115,7 +115,7 @@ def test_a_clinic_that_is_down_is_absent_and_comes_back_when_the_run_goes_on(pla
         run_on_grid(session, clinics(places, config, "a", "b", "c"), stop)
     again = clinics(places, config, "c", "a", "b")  # other ids, other order
     model, reports, _ = carried_out(run, places / "stopped", again, resume=True)
-    assert [report.t for report in reports] == [3, 4, 5]
+    assert [report.round_index for report in reports] == [3, 4, 5]
     assert np.array_equal(model, on_one_machine(places, places / "same"))
 
 

@@ -36,9 +36,7 @@ pytestmark = pytest.mark.usefixtures("own_time")
 DIMENSION = 50
 TASK = linear_task(24, DIMENSION)
 ROWS = small_run(TASK, messages="per-user", server_momentum=0.0, server_learning_rate=1.0)
-ONE_EACH = small_run(
-    TASK, messages="per-user", users_per_message=1, server_momentum=0.0, server_learning_rate=1.0
-)
+ONE_EACH = small_run(TASK, messages="one-user", server_momentum=0.0, server_learning_rate=1.0)
 Change = Callable[[Message, Message], Message]
 
 
@@ -250,9 +248,7 @@ def test_late_replies_never_enter_a_later_round(  # type: ignore[no-untyped-def]
     """Replies to round 2 come in round 3; while all of them are late, the round is asked again, for
     free.
     """
-    run = small_run(
-        TASK, messages="per-user", users_per_message=1, private=False, round_timeout=0.3
-    )
+    run = small_run(TASK, messages="one-user", private=False, round_timeout=0.3)
     late = list[Message]()
     attempts = [silent]
 

@@ -37,7 +37,9 @@ from fedmf.runs.directory import RunHeader
 from fedmf.training import Task
 from guarantees.small import CLIP, COHORT, NAMES, ROUNDS, USERS, aggregator, random_rows, run_of
 
-QUANTILE = fedmf.QuantileClipping(quantile=0.4, learning_rate=0.8, rounds_per_update=1, share=0.25)
+QUANTILE = fedmf.QuantileClipping(
+    quantile=0.4, learning_rate=0.8, rounds_per_update=1, budget_share=0.25
+)
 PAIR = fedmf.MechanismConfig(second_moment_weight=1.0)
 DIMENSION = 21
 SHAPES = {"body.weight": (4, 3), "body.bias": (4,), "head": (5,)}
@@ -257,7 +259,7 @@ def test_a_run_follows_from_its_integers(what: str, seen: Seen, tmp_path: Path) 
 
 @pytest.mark.usefixtures("mean_norms")
 def test_a_statistic_follows_from_its_integers(seen: Seen, tmp_path: Path) -> None:
-    check_run(seen, tmp_path, clipping=QUANTILE, extra_releases=(MeanNorm(share=0.2),))
+    check_run(seen, tmp_path, clipping=QUANTILE, extra_releases=(MeanNorm(budget_share=0.2),))
 
 
 @pytest.mark.parametrize("what", CHECKS)

@@ -5,7 +5,7 @@ import pytest
 from support.oracles import scalar_sensitivity
 
 from fedmf.matrices.factorization import normalized
-from fedmf.matrices.sensitivity import sensitivity_of
+from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
 from fedmf.matrices.workload import prefix, window
 from fedmf.mechanisms.banded_family import (
     Banded,
@@ -30,9 +30,9 @@ PUBLISHED = [
 
 
 def test_published_matrix_to_its_printed_digits():
-    found = banded(3, Participation(9, 3, 3), equal_norms=True)
-    assert np.abs(found.band - PUBLISHED).max() <= 0.0006
-    assert found.query_variances(np.ones(9)).sum() <= Banded(PUBLISHED).query_variances(
+    best = banded(3, Participation(9, 3, 3), equal_norms=True)
+    assert np.abs(best.band - PUBLISHED).max() <= 0.0006
+    assert best.query_variances(np.ones(9)).sum() <= Banded(PUBLISHED).query_variances(
         np.ones(9)
     ).sum() * (np.linalg.norm(PUBLISHED, axis=1).max() ** 2)
 
@@ -56,19 +56,24 @@ def test_sensitivity_is_exact_and_falling_norms_pay(k, b):
     contract = Participation(9, k, b)
     equal = banded(3, contract, equal_norms=True)
     falling = banded(3, contract)
-    stated = [sensitivity_of(C, contract) for C in (equal, falling)]
-    for C, found in zip((equal, falling), stated, strict=True):
-        assert found.kind == "exact"
-        assert found.value == pytest.approx(scalar_sensitivity(C.materialize(), k, b), rel=1e-12)
+    stated: list[Sensitivity] = []
+    rmse: list[float] = []
+    for C in (equal, falling):
+        sensitivity = sensitivity_of(C, contract)
+        truth = scalar_sensitivity(C.materialize(), k, b)
+        assert sensitivity.kind == "exact"
+        assert sensitivity.value == pytest.approx(truth, rel=1e-12)
+        stated.append(sensitivity)
+        rmse.append(errors(C, prefix(9), sensitivity).rmse)
     assert stated[0].value == pytest.approx(np.sqrt(k), rel=1e-12)
     squares = falling.gram_diagonal(0)
     blocks = squares[: k * b : b]
     assert np.allclose(squares, blocks[np.minimum(np.arange(9) // b, k - 1)], rtol=1e-12)
     assert stated[1].value == pytest.approx(np.sqrt(blocks.sum()), rel=1e-12)
-    rmse = [
-        errors(C, prefix(9), found).rmse for C, found in zip((equal, falling), stated, strict=True)
-    ]
-    assert rmse[1] == pytest.approx(rmse[0], rel=1e-9) if k == 1 else rmse[1] < rmse[0]
+    if k == 1:
+        assert rmse[1] == pytest.approx(rmse[0], rel=1e-9)
+    else:
+        assert rmse[1] < rmse[0]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +89,7 @@ def test_sensitivity_is_exact_and_falling_norms_pay(k, b):
         ),
     ],
 )
-def test_bad_values_are_refused_on_one_line(make, message):
-    with pytest.raises(ValueError, match=message) as refusal:
+def test_bad_values_are_rejected_on_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as raised:
         make()
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(raised.value)

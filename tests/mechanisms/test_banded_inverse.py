@@ -35,8 +35,8 @@ def test_a_derivative_free_search_with_the_true_sensitivity_finds_nothing_better
         return errors(C, prefix(n), stated).rmse
 
     start = -0.5 * np.random.default_rng(1).random(p - 1) / np.arange(1, p)
-    found = minimize(exact, start, method="Nelder-Mead", options={"maxfev": 400})
-    assert found.fun >= best * (1 - 1e-6)
+    optimum = minimize(exact, start, method="Nelder-Mead", options={"maxfev": 400})
+    assert optimum.fun >= best * (1 - 1e-6)
 
 
 @pytest.mark.parametrize(("p", "published"), [(2, 12.69), (16, 8.54)])
@@ -53,7 +53,7 @@ def test_beats_bifr_and_is_exact(contract, p):
     assert ours <= _rmse(build("bifr", contract, bands=p).factorization, contract) * (1 + 1e-6)
 
 
-def test_bad_requests_are_refused():
+def test_bad_requests_are_rejected():
     with pytest.raises(ValueError, match="between 1 and n=10"):
         banded_inverse(11, Participation(10, 2, 5))
     with pytest.raises(ValueError, match="n=10 rounds"):

@@ -29,13 +29,13 @@ def test_other_starts_and_a_derivative_free_search_find_nothing_better(n, k, b, 
         start = np.concatenate([[1.0], np.sort(rng.random(p - 1) * rng.random())[::-1]])
         assert _rmse(banded_toeplitz(p, contract, start=start), contract) >= best * (1 - 1e-6)
         # Oracle: dense inverse, and the sensitivity of orthogonal or of non-increasing columns.
-        found = minimize(
+        optimum = minimize(
             lambda x: _dense_rmse(np.concatenate([[1.0], x]), n, k, b),
             start[1:],
             method="Nelder-Mead",
             options={"maxfev": 1500},
         )
-        assert found.fun >= best * (1 - 1e-6)
+        assert optimum.fun >= best * (1 - 1e-6)
 
 
 def _dense_rmse(c, n, k, b):
@@ -57,9 +57,10 @@ def test_beats_bsr_and_the_one_parameter_family(contract, bands):
     optimal = _rmse(banded_toeplitz(bands, contract), contract)
     for other in ("bsr", "one-parameter", "bfr"):
         rival = _rmse(build(other, contract, bands=bands).factorization, contract)
-        # With two bands every family has one free coefficient, and those that search it find the
-        # same.
-        assert optimal < rival * (1 + 1e-7 if bands == 2 else 1)
+        margin = 1.0
+        if bands == 2:
+            margin = 1 + 1e-7  # every family has one coefficient, and a search gives the same
+        assert optimal < rival * margin
 
 
 @pytest.mark.parametrize(("n", "k", "b", "p"), [(60, 2, 5, 20), (24, 24, 1, 6)])
@@ -72,7 +73,7 @@ def test_beyond_the_separation_the_result_is_monotone_and_exact(n, k, b, p):
     assert _rmse(C, contract) <= _rmse(banded_toeplitz(min(b, p), contract), contract) * (1 + 1e-6)
 
 
-def test_bad_requests_are_refused():
+def test_bad_requests_are_rejected():
     with pytest.raises(ValueError, match="finite inverse over n=3000"):
         banded_toeplitz(2, Participation(3000, 1, 3000), start=np.array([1.0, 2.0]))
     with pytest.raises(ValueError, match="between 1 and n=10"):

@@ -1,4 +1,4 @@
-"""Results kept on disk: exact, computed once, safe with damaged entries and concurrent runs."""
+"""The disk cache: exact, computed once, safe with damaged entries and concurrent runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from fedmf.accounting.disk_cache import DiskCache
 from fedmf.matrices.factorization import Factorization, normalized
 from fedmf.matrices.toeplitz import Toeplitz
-from fedmf.mechanisms.design_cache import remembered
+from fedmf.mechanisms.design_cache import disk_cached
 from fedmf.participation import Participation
 
 CALLS: list[object] = []
@@ -28,14 +28,14 @@ def random_strategy(participation: Participation, seed: int, scale: float = 1.0)
 
 
 def another_process() -> Callable[..., Factorization]:
-    return remembered(random_strategy, version=1)
+    return disk_cached(random_strategy, version=1)
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     CALLS.clear()
-    monkeypatch.setenv("FEDMF_CACHE", str(tmp_path / "kept"))
-    return tmp_path / "kept" / f"designs-{os.geteuid()}"
+    monkeypatch.setenv("FEDMF_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / f"designs-{os.geteuid()}"
 
 
 def same(first: Factorization, second: Factorization) -> bool:
@@ -52,7 +52,7 @@ def test_a_request_is_computed_once_in_a_process_and_on_a_machine(folder: Path) 
     assert type(first) is type(again)
     for request in ((CONTRACT, 4), (Participation(64, 3, 8), 3), (CONTRACT, 3, 1.0 + 1e-15)):
         wrapped(*request)
-    remembered(random_strategy, version=2)(CONTRACT, 3)
+    disk_cached(random_strategy, version=2)(CONTRACT, 3)
     assert len(CALLS) == len(list(folder.iterdir())) == 5
 
 
@@ -64,9 +64,11 @@ def test_a_damaged_entry_is_replaced(folder: Path, damage: str) -> None:
     (entry,) = folder.iterdir()
     whole = entry.read_bytes()
     described = truth.to_dict()
-    if damage in ("empty", "noise"):
-        entry.write_bytes(b"" if damage == "empty" else whole[:-9] + b"?" + whole[-8:])
-    else:  # under a right name and digest: whoever has the user's rights can write so
+    if damage == "empty":
+        entry.write_bytes(b"")
+    elif damage == "noise":
+        entry.write_bytes(whole[:-9] + b"?" + whole[-8:])
+    else:  # with a valid name and digest, as anyone with the user's rights can write
         forged = {
             "another horizon": Toeplitz([1.0], 63).to_dict(),
             "another type": {**described, "type": "diagonal"},
@@ -80,11 +82,11 @@ def test_a_damaged_entry_is_replaced(folder: Path, damage: str) -> None:
     assert entry.read_bytes() == whole
 
 
-@pytest.mark.parametrize("place", ["off", "file/inside"])
+@pytest.mark.parametrize("directory", ["off", "{}/file/inside"])
 def test_without_a_writable_place_every_process_computes(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FEDMF_CACHE", place if place == "off" else str(tmp_path / place))
+    monkeypatch.setenv("FEDMF_CACHE", directory.format(tmp_path))
     assert same(another_process()(CONTRACT, 3), another_process()(CONTRACT, 3))
     assert CALLS == [3, 3]

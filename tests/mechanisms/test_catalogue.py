@@ -18,7 +18,7 @@ CONTRACT = Participation(120, 4, 30)
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("alias", "name"),
     [
         ("bandmf", "banded-toeplitz"),
         ("dp-ftrl", "tree"),
@@ -26,16 +26,16 @@ CONTRACT = Participation(120, 4, 30)
         ("normalized_cgd", "normalized-cgd"),
     ],
 )
-def test_names_that_people_type_are_understood_and_written_as_ours(said: str, meant: str) -> None:
+def test_names_that_people_type_are_understood_and_written_as_ours(alias: str, name: str) -> None:
     contract = Participation(16, 2, 8)
-    made = build(said, contract)
-    wanted = build(meant, contract)
-    assert (made.name, made.params) == (wanted.name, wanted.params)
-    assert made.factorization.to_dict() == wanted.factorization.to_dict()
-    assert NamedMechanism(said).to_dict() == {"kind": meant}
+    mechanism = build(alias, contract)
+    wanted = build(name, contract)
+    assert (mechanism.name, mechanism.params) == (wanted.name, wanted.params)
+    assert mechanism.factorization.to_dict() == wanted.factorization.to_dict()
+    assert NamedMechanism(alias).to_dict() == {"kind": name}
 
 
-def test_bad_requests_are_refused_by_name():
+def test_bad_requests_are_rejected_by_name():
     for name, given, message in [
         ("normalised-cgd", {}, "Did you mean 'normalized-cgd'"),
         ("", {}, "must be a known one"),
@@ -50,9 +50,9 @@ def test_bad_requests_are_refused_by_name():
         ("normalized-bsr", {"bands": 121}, "between 1 and n=120"),
         ("bsr", {"workload": prefix(7)}, "must have n=120 rounds"),
     ]:
-        with pytest.raises(ValueError, match=message) as refusal:
+        with pytest.raises(ValueError, match=message) as raised:
             build(name, CONTRACT, **given)
-        assert "\n" not in str(refusal.value)
+        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_noise_for_the_last_iterate_by_name_is_made_for_its_curvatures():
     spectrum = np.geomspace(0.1, 2.0, 5)
     direct = quadratic_lti(400, spectrum, 0.25)
     assert quadratic.factorization.to_dict() == direct.to_dict()
-    free = build("quadratic-lti", contract).params
-    assert free == {
+    params = build("quadratic-lti", contract).params
+    assert params == {
         "smoothness": 1.0,
         "eta": 0.5,
         "mu": pytest.approx(12 / 400 / 0.5),

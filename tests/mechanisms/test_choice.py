@@ -39,12 +39,12 @@ GIVEN: list[Factorization] = [
 
 @pytest.mark.parametrize("name", ["identity", "bifr", "blt", "tree", "dense", "normalized-banded"])
 def test_a_named_choice_builds_what_build_builds_and_survives_json(name):
-    free = NamedMechanism(name)
-    assert [parameter.symbol for parameter in free.searched] == accepted_parameters(name)
-    mechanism = free.build(CONTRACT)
-    fixed = free.fixing(mechanism.params)
+    named = NamedMechanism(name)
+    assert [parameter.symbol for parameter in named.searched] == accepted_parameters(name)
+    mechanism = named.build(CONTRACT)
+    fixed = named.with_parameters(mechanism.params)
     assert fixed.searched == ()
-    for choice in (free, fixed):
+    for choice in (named, fixed):
         again = mechanism_choice_from_dict(json.loads(json.dumps(choice.to_dict())))
         assert again == choice == pickle.loads(pickle.dumps(choice))
         assert hash(again) == hash(choice)
@@ -58,18 +58,18 @@ def test_a_named_choice_builds_what_build_builds_and_survives_json(name):
 def test_a_given_factorization_is_stored_exactly_and_judged_by_its_coefficients(C):
     choice = GivenFactorization(C, "mine")
     again = mechanism_choice_from_dict(json.loads(json.dumps(choice.to_dict())))
-    for kept in (choice, again):
-        mechanism = kept.build(CONTRACT, parse_workload("momentum:0.9", 12))
-        assert (mechanism.name, mechanism.params, kept.searched) == ("mine", {}, ())
+    for stored in (choice, again):
+        mechanism = stored.build(CONTRACT, parse_workload("momentum:0.9", 12))
+        assert (mechanism.name, mechanism.params, stored.searched) == ("mine", {}, ())
         assert mechanism.factorization.to_dict() == C.to_dict()
         assert (mechanism.factorization.materialize() == C.materialize()).all()
         stated = sensitivity_of(mechanism.factorization, CONTRACT)
         truth = oracles.scalar_sensitivity(C.materialize(), 3, 4)
         assert stated.value >= truth * (1 - 1e-11)
         assert stated.kind == "upper_bound" or stated.value == pytest.approx(truth, rel=1e-11)
-    assert choice.fixing({}) is choice
+    assert choice.with_parameters({}) is choice
     with pytest.raises(ValueError, match="mine takes none; got bands=3"):
-        choice.fixing({"bands": 3})
+        choice.with_parameters({"bands": 3})
 
 
 class _Boasting(Toeplitz):
@@ -127,10 +127,10 @@ def test_an_object_is_never_trusted_beyond_its_coefficients():
         (np.eye(12), "must be a Factorization; got ndarray"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_in_one_line(C, message):
-    with pytest.raises(ValueError, match=message) as refusal:
+def test_what_cannot_be_stored_is_rejected_in_one_line(C, message):
+    with pytest.raises(ValueError, match=message) as raised:
         GivenFactorization(C)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_what_is_described_is_what_runs():
@@ -152,7 +152,7 @@ def test_what_is_described_is_what_runs():
         {"kind": "bisr", "bands": None},
     ],
 )
-def test_descriptions_that_describe_no_choice_are_refused(description):
-    with pytest.raises(ValueError) as refusal:  # noqa: PT011  the messages differ
+def test_descriptions_that_describe_no_choice_are_rejected(description):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011  the messages differ
         mechanism_choice_from_dict(description)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(raised.value)

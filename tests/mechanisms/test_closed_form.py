@@ -55,7 +55,7 @@ def test_published_rmse():
         assert errors(C, prefix(3900), stated, SIGMA).rmse == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_longer_workload_is_cut_and_a_shorter_one_refused():
+def test_a_longer_workload_is_cut_and_a_shorter_one_rejected():
     C = bsr(2, 5)
     momentum = ToeplitzWorkload("momentum", 1 - 0.5 ** np.arange(1, 9))
     expected = query_variances(ltt(momentum.coefficients[:5], 5), C.materialize())
@@ -88,7 +88,7 @@ def test_nu_ftrl_tends_to_the_square_root_and_has_its_closed_forms():
     assert np.allclose(nu_ftrl(0.3, 60).strategy, damped, rtol=1e-12)
 
 
-def test_parameters_out_of_range_are_refused():
+def test_parameters_out_of_range_are_rejected():
     for make, message in [
         (lambda: cgd(1.0, 5), "lambda"),
         (lambda: bifr(0.0, 2, 5), "gamma"),

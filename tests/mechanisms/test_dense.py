@@ -31,9 +31,7 @@ def test_lower_factor_is_of_the_right_product():
 
 @pytest.mark.parametrize("make", [prefix, lambda n: momentum(0.5, n)])
 def test_one_participation_is_optimal(make):
-    """The stationarity condition X⁻¹WX⁻¹ = diag(v) with v ≥ 0 is sufficient: the problem is
-    convex.
-    """
+    """Stationarity, X⁻¹WX⁻¹ = diag(v) with v ≥ 0, is sufficient: the problem is convex."""
     n = 24
     A = make(n).materialize()
     W = A.T @ A
@@ -79,7 +77,7 @@ def test_many_participations_beat_separated_columns(n, k, b):
         (lambda: dense(Participation(2049, 1, 9)), "at most 2048 for dense; got 2049. Use banded"),
     ],
 )
-def test_bad_values_are_refused_on_one_line(make, message):
-    with pytest.raises(ValueError, match=message) as refusal:
+def test_bad_values_are_rejected_on_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as raised:
         make()
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(raised.value)

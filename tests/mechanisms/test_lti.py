@@ -1,6 +1,4 @@
-"""The optimised LTI mechanism on quadratics: its closed forms, its optimality and what real noise
-does.
-"""
+"""The optimised LTI mechanism on quadratics: closed forms, optimality and simulated noise."""
 
 from __future__ import annotations
 
@@ -51,9 +49,9 @@ def long_enough(eigenvalues: list[float], eta: float) -> int:
 
 @pytest.mark.parametrize(("curvature", "eta"), [(1.0, 0.3), (4.0, 0.2)])
 def test_one_eigenvalue_is_nu_ftrl(curvature: float, eta: float) -> None:
-    found = quadratic_lti(200, [curvature] * 3, eta)
+    C = quadratic_lti(200, [curvature] * 3, eta)
     np.testing.assert_allclose(
-        found.correlation, nu_ftrl(eta * curvature, 200).correlation, rtol=0, atol=1e-13
+        C.correlation, nu_ftrl(eta * curvature, 200).correlation, rtol=0, atol=1e-13
     )
 
 

@@ -48,7 +48,7 @@ def test_no_other_start_or_method_finds_better():
 
     rng = np.random.default_rng(0)
     for _ in range(2):
-        found = minimize(
+        optimum = minimize(
             dense_rmse, rng.random(3), method="Nelder-Mead", options={"xatol": 1e-7, "maxfev": 2000}
         )
-        assert found.fun >= best * (1 - 1e-8)
+        assert optimum.fun >= best * (1 - 1e-8)

@@ -30,21 +30,21 @@ def test_every_mechanism_is_judged_by_the_definition():
                 A = parse_workload(text, 9)
                 C = build(name, contract, A).factorization
                 stated = sensitivity_of(C, contract)
-                found = errors(C, A, stated, 0.7, objective)
+                computed = errors(C, A, stated, 0.7, objective)
                 variances = query_variances(A.materialize(), C.materialize())
                 expected = (
                     0.7
                     * stated.value
                     * np.sqrt(objective_by_definition(objective, list(variances)))
                 )
-                assert found.objective == pytest.approx(expected, rel=1e-9)
+                assert computed.objective == pytest.approx(expected, rel=1e-9)
                 if isinstance(C, Toeplitz) or name == "bisr":
                     assert QuickError(contract, A, objective)(C) == pytest.approx(
-                        found.objective / 0.7, rel=1e-9
+                        computed.objective / 0.7, rel=1e-9
                     )
 
 
-def test_text_is_read_back_and_nonsense_is_refused():
+def test_text_is_read_back_and_nonsense_is_rejected():
     for objective in (RMSE, MAX, LAST, WEIGHTS):
         assert Objective.parse(objective.text) == objective
     assert WEIGHTS.label == "weighted RMSE"

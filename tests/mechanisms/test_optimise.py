@@ -38,15 +38,16 @@ WORKLOADS = [
 
 
 def _differs(loss, x) -> float:
-    """How far the gradient is from central differences."""
+    """The largest difference between the gradient and central differences."""
     point = torch.tensor(x, requires_grad=True)
     slope = torch.autograd.grad(loss(point), point)[0].numpy()
     steps = 1e-6 * np.eye(x.size).reshape(x.size, *x.shape)
-    pairs = [
-        (float(loss(torch.tensor(x + step))), float(loss(torch.tensor(x - step)))) for step in steps
-    ]
-    differences = np.array([(up - down) / 2e-6 for up, down in pairs]).reshape(x.shape)
-    return float(np.abs(slope - differences).max())
+    differences = np.zeros(x.size)
+    for i, step in enumerate(steps):
+        up = float(loss(torch.tensor(x + step)))
+        down = float(loss(torch.tensor(x - step)))
+        differences[i] = (up - down) / 2e-6
+    return float(np.abs(slope - differences.reshape(x.shape)).max())
 
 
 @pytest.mark.parametrize("queries", WORKLOADS, ids=lambda w: w.name)
@@ -56,10 +57,13 @@ def test_errors_are_power_means_of_the_rows_of_the_dense_matrix(
     queries: ToeplitzWorkload, order, scaled
 ) -> None:
     h = np.array([1.0, -0.6, 0.1, -0.2])
-    scale = np.linspace(2.0, 0.5, N)
-    dense = queries.materialize() @ np.diag(scale if scaled else np.ones(N)) @ ltt(h, N)
+    scale = np.ones(N)
+    given = None
+    if scaled:
+        scale = np.linspace(2.0, 0.5, N)
+        given = torch.tensor(scale)
+    dense = queries.materialize() @ np.diag(scale) @ ltt(h, N)
     rows = (dense**2).sum(axis=1)
-    given = torch.tensor(scale) if scaled else None
 
     def loss(x):
         return log_error(x, queries, order, given)
@@ -76,8 +80,8 @@ def test_errors_are_power_means_of_the_rows_of_the_dense_matrix(
 def test_the_earliest_pattern_moves_what_the_dense_matrix_says(k: int, b: int, terms: int) -> None:
     c = np.array([1.0, -0.6, 0.1, 0.4, 0.3, 0.2, 0.1, 0.3, 0.1])[:terms]
     contract = Participation(N, k, b)
-    found = float(log_earliest(torch.tensor(c), contract))
-    assert found == pytest.approx(2 * np.log(earliest_norm(ltt(c, N), k, b)), rel=1e-12)
+    computed = float(log_earliest(torch.tensor(c), contract))
+    assert computed == pytest.approx(2 * np.log(earliest_norm(ltt(c, N), k, b)), rel=1e-12)
     assert _differs(lambda x: log_earliest(x, contract), c) < 1e-7
 
 
@@ -89,13 +93,14 @@ def test_sums_of_exponentials_are_those_of_their_series(n: int, k: int, b: int) 
     C = BufferedToeplitz([0.99, 0.5], [0.1, 0.3], n)
     theta = torch.tensor(C.decays)
     omega = torch.tensor(C.weights)
-    found = log_earliest_exponentials(1.0 - (omega / theta).sum(), omega / theta, theta, contract)
-    assert float(found) == pytest.approx(
+    rho = omega / theta
+    computed = log_earliest_exponentials(1.0 - rho.sum(), rho, theta, contract)
+    assert float(computed) == pytest.approx(
         float(log_earliest(torch.tensor(C.strategy.copy()), contract)), abs=1e-9
     )
     h = torch.tensor(bisr(8, n).correlation[:8].copy())
-    found = log_earliest_exponentials(0.0, *_exponentials(h), contract)
-    assert float(found) == pytest.approx(
+    computed = log_earliest_exponentials(0.0, *_exponentials(h), contract)
+    assert float(computed) == pytest.approx(
         float(log_earliest(series_reciprocal(h, n), contract)), abs=1e-7
     )
     assert (

@@ -35,9 +35,7 @@ def test_no_recorded_pattern_exceeds_the_contract(C):
 
 
 def test_signed_columns_are_bounded_and_not_just_added_up():
-    """The columns cancel when added, but a user may contribute opposite vectors in the two
-    rounds.
-    """
+    """The columns cancel in their sum, but a user may contribute opposite vectors."""
     C = Toeplitz([1.0, -0.9], 2)
     dense = C.materialize()
     added = float(np.linalg.norm(dense.sum(axis=1)))
@@ -67,6 +65,6 @@ def test_a_stopped_run_spends_less_and_never_more_than_its_leading_block():
         ([0], 9, "between 1 and n=8"),
     ],
 )
-def test_bad_histories_are_refused(pattern, released, message):
+def test_bad_histories_are_rejected(pattern, released, message):
     with pytest.raises(ValueError, match=message):
         pattern_sensitivity(cgd(0.5, N), pattern, released)

@@ -76,5 +76,5 @@ def test_halving_gives_the_row_norms_of_dense_matrices(n: int, q: int) -> None:
     expected = np.square(dense).sum(axis=1)
     padded = np.pad(h, (0, n - q))
     assert _past(padded, scale) == pytest.approx(_past_by_lags(h, scale), rel=1e-9, abs=1e-11)
-    found = _scaled_query_variances(np.ones(n), padded, scale)
-    assert found == pytest.approx(expected, rel=1e-10)
+    variances = _scaled_query_variances(np.ones(n), padded, scale)
+    assert variances == pytest.approx(expected, rel=1e-10)

@@ -34,9 +34,7 @@ EXACT = 1e-11
 
 
 def test_sign_frustrated_gram_is_called_a_bound_and_vectors_beat_scalars():
-    """With three columns of pairwise negative products no signs align them all; spread vectors do
-    better.
-    """
+    """No signs align three columns of pairwise negative products; spread vectors do better."""
     C = Toeplitz([1.0, -0.6, -0.5], 3)
     contract = Participation(3, 3, 1)
     dense = C.materialize()
@@ -71,8 +69,8 @@ def test_cgd_closed_form():
             / ((1 - decay**2) * (1 - decay**b) ** 2)
             * ((1 - decay ** (b * j)) ** 2).sum()
         )
-        found = exact_sensitivity(cgd(decay, k * b), Participation(k * b, k, b))
-        assert found.value == pytest.approx(np.sqrt(square), rel=1e-12)
+        sensitivity = exact_sensitivity(cgd(decay, k * b), Participation(k * b, k, b))
+        assert sensitivity.value == pytest.approx(np.sqrt(square), rel=1e-12)
 
 
 def test_rounding_wiggles_stay_exact_and_sound_but_real_bumps_do_not():
@@ -87,17 +85,18 @@ def test_rounding_wiggles_stay_exact_and_sound_but_real_bumps_do_not():
     assert stated.value >= earliest_norm(ltt(wiggled, n), 20, 20) * (1 - 1e-14)
     bumped = c.copy()
     bumped[200] += 0.1
-    found = sensitivity_of(Toeplitz(bumped, n), contract)
-    assert found.kind == "upper_bound"
-    assert found.value > earliest_norm(ltt(c, n), 20, 20) * 1.01
+    sensitivity = sensitivity_of(Toeplitz(bumped, n), contract)
+    assert sensitivity.kind == "upper_bound"
+    assert sensitivity.value > earliest_norm(ltt(c, n), 20, 20) * 1.01
 
 
 def test_orthogonal_columns_take_the_best_and_not_the_first():
     rng = np.random.default_rng(11)
     entries = rng.random(9) + 0.1
     for k, b in contracts(9):
-        found = exact_sensitivity(Diagonal(entries), Participation(9, k, b))
-        assert found.value == pytest.approx(scalar_sensitivity(np.diag(entries), k, b), rel=EXACT)
+        sensitivity = exact_sensitivity(Diagonal(entries), Participation(9, k, b))
+        truth = scalar_sensitivity(np.diag(entries), k, b)
+        assert sensitivity.value == pytest.approx(truth, rel=EXACT)
 
 
 @pytest.mark.parametrize("n", [10_240, 10_241, 65_537])
@@ -106,9 +105,9 @@ def test_a_normalized_banded_inverse_is_exact_at_long_horizons(n):
     contract = Participation(n, 5, n // 10)
     C = normalized(inverse_toeplitz_with_a_bump(n))
     assert (np.diff(C.strategy[: n // 10]) > 0).any()
-    found = sensitivity_of(C, contract)
-    assert found.kind == "exact"
-    assert found.value == pytest.approx(
+    sensitivity = sensitivity_of(C, contract)
+    assert sensitivity.kind == "exact"
+    assert sensitivity.value == pytest.approx(
         np.linalg.norm(C.column_sum(earliest_pattern(5, n // 10))), rel=EXACT
     )
 
@@ -121,7 +120,7 @@ def inverse_toeplitz_with_a_bump(n):
 
 
 def test_three_rounds_at_scale_against_every_pattern():
-    """Enumeration of 1.5 million patterns beside one loop over the middle round."""
+    """Enumeration of 1.5 million patterns against one loop over the middle round."""
     n = 220
     b = 7
     rng = np.random.default_rng(3)
@@ -134,8 +133,8 @@ def test_three_rounds_at_scale_against_every_pattern():
         last = slice(middle + b, n)
         pairs = 2 * gram[first, last] + (own[first] + 2 * gram[first, middle])[:, None]
         truth = max(truth, own[middle] + float((pairs + own[last] + 2 * gram[middle, last]).max()))
-    found = exact_sensitivity(Dense(C), Participation(n, 3, b))
-    assert found.value == pytest.approx(np.sqrt(truth), rel=EXACT)
+    sensitivity = exact_sensitivity(Dense(C), Participation(n, 3, b))
+    assert sensitivity.value == pytest.approx(np.sqrt(truth), rel=EXACT)
 
 
 @pytest.mark.parametrize(
@@ -151,11 +150,10 @@ def test_a_bound_is_named_after_the_method_that_gave_it(n, k, b, case):
     )
     assert stated.kind == "upper_bound"
     assert stated.case.startswith(case)
-    assert (
-        stated.value < by_rows
-        if case == "pairs of rounds"
-        else stated.value == pytest.approx(by_rows)
-    )
+    if case == "pairs of rounds":
+        assert stated.value < by_rows
+    else:
+        assert stated.value == pytest.approx(by_rows)
 
 
 def test_large_horizons_are_answered():

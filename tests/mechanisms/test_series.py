@@ -35,8 +35,8 @@ def test_reciprocal_against_rational_arithmetic():
 def test_reciprocal_of_long_series_keeps_twelve_digits():
     """(1 − x)^{1/2} and (1 − x)^{−1/2} are reciprocal; 10 000 terms take the FFT."""
     for a in (0.5, -0.5, 0.8):
-        found = reciprocal(binomial_series(a, 10_000), 10_000)
-        assert np.abs(found - binomial_series(-a, 10_000)).max() < 1e-12
+        inverse = reciprocal(binomial_series(a, 10_000), 10_000)
+        assert np.abs(inverse - binomial_series(-a, 10_000)).max() < 1e-12
 
 
 def test_product_by_fft_equals_direct_product():

@@ -61,7 +61,7 @@ def test_taper_follows_its_formula():
         ("bsr", {"stamps": 4, "bands": 16}, "between 1 and n=15"),
     ],
 )
-def test_bad_requests_are_refused(name, given, message):
-    with pytest.raises(ValueError, match=message) as refusal:
+def test_bad_requests_are_rejected(name, given, message):
+    with pytest.raises(ValueError, match=message) as raised:
         build(name, Participation(60, 3, 20), params=given)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(raised.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -22,17 +24,17 @@ def lag_response(
 ) -> NDArray[np.complex128]:
     """Λ(ω) = λ_0 − Σ_{k≠0} λ_k e^{ikω}, by definition."""
     lags = len(values) // 2
-    shifts = [*range(1, lags + 1), *(-k for k in range(1, lags + 1))]
-    terms = (sign * v * np.exp(1j * k * omega) for k, v in zip(shifts, values[1:], strict=True))
-    return np.asarray(values[0] + sum(terms, np.zeros(omega.shape)), dtype=np.complex128)
+    response = np.full(omega.shape, values[0], dtype=np.complex128)
+    for k in range(1, lags + 1):
+        response += sign * values[k] * np.exp(1j * k * omega)
+        response += sign * values[lags + k] * np.exp(-1j * k * omega)
+    return response
 
 
 def usable(
     problem: tuple[float, float, float], values: tuple[float, ...], times: float
 ) -> Multipliers | None:
-    """Multipliers of these proportions, `times` as large as they must be to prove anything, if they
-    can.
-    """
+    """Multipliers in these proportions, `times` the smallest that prove a bound; None without."""
     mu, smooth, eta = problem
     omega = np.linspace(0.0, np.pi, 4001)
     D = 1.0 - np.exp(1j * omega)
@@ -42,29 +44,26 @@ def usable(
     a = eta**2 * mu * smooth * 2 * Lam.real - 2 * eta * (q * D).real + 2 * Lam.real * np.abs(D) ** 2
     if a.min() <= 0:
         return None
-    return Multipliers((eta * mu, eta * smooth), tuple(times * v / float(a.min()) for v in values))
+    scaled = times * np.array(values) / float(a.min())
+    return Multipliers((eta * mu, eta * smooth), tuple(scaled.tolist()))
 
 
-#: Not every proportion is of use: lags forward in time, or long steps, can rule it out.
-CASES = [
-    (problem, values) for problem in PROBLEMS for values in LAGS if usable(problem, values, 1.0)
-]
+#: Not all proportions prove a bound: lags forward in time, or long steps, can rule it out.
+CASES = [case for case in product(PROBLEMS, LAGS) if usable(*case, 1.0)]
 
 
 @pytest.mark.parametrize(("problem", "values"), CASES)
 def test_solves_the_matrix_inequality_with_nothing_to_spare(
     problem: tuple[float, float, float], values: tuple[float, ...]
 ) -> None:
-    """diag(−η², ψη⁴) − A*M̃A of eqs. (89), (93), assembled as printed (with Λ as here), in units of
-    η².
-    """
+    """The matrix diag(−η², ψη⁴) − A*M̃A of eqs. (89), (93) in units of η², with Λ as here."""
     mu, smooth, eta = problem
-    found = usable(problem, values, 1.3)
-    assert found is not None
+    multipliers = usable(problem, values, 1.3)
+    assert multipliers is not None
     omega = np.random.default_rng(3).uniform(-np.pi, np.pi, 200)
-    psi = found.bound(omega)
+    psi = multipliers.bound(omega)
     for w, value in zip(omega, psi, strict=True):
-        Lam = eta**2 * complex(lag_response(found.values, np.array([w]))[0])
+        Lam = eta**2 * complex(lag_response(multipliers.values, np.array([w]))[0])
         p = 2 * Lam.real
         q = mu * Lam + smooth * Lam.conjugate()
         M = np.array([[-mu * smooth * p, q], [q.conjugate(), -p]])
@@ -85,18 +84,18 @@ def test_dominates_every_quadratic_at_every_frequency(
 ) -> None:
     mu, smooth, eta = problem
     omega = np.linspace(0.0, np.pi, 500)
-    found = usable(problem, values, 1.2)
-    assert found is not None
+    multipliers = usable(problem, values, 1.2)
+    assert multipliers is not None
     for curvature in np.linspace(mu, smooth, 9):
         exact = 1.0 / np.abs(1.0 - np.exp(1j * omega) - eta * curvature) ** 2
-        assert (found.bound(omega) >= exact * (1 - 1e-9)).all()
+        assert (multipliers.bound(omega) >= exact * (1 - 1e-9)).all()
 
 
 @pytest.mark.parametrize("problem", [(0.1, 1.0, 0.5), (0.02, 1.0, 0.9), (0.6, 2.0, 0.3)])
 def test_without_lags_it_is_a_nu_ftrl(problem: tuple[float, float, float]) -> None:
     """ψ has a constant numerator, and a denominator linear in |D|²: |B|² ∝ |1 − (1 − ν)z|."""
     mu, smooth, eta = problem
-    found = strongly_convex_lti(100, mu, smooth, eta, lags=0).correlation
-    nu = 1.0 + 2.0 * found[1]
+    beta = strongly_convex_lti(100, mu, smooth, eta, lags=0).correlation
+    nu = 1.0 + 2.0 * beta[1]
     assert 0 < nu < 1
-    np.testing.assert_allclose(found, nu_ftrl(float(nu), 100).correlation, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(beta, nu_ftrl(float(nu), 100).correlation, rtol=0, atol=1e-9)

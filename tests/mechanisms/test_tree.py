@@ -22,9 +22,7 @@ def nodes(n: int) -> np.ndarray:
 
 
 def online_estimates(n: int) -> np.ndarray:
-    """Row t estimates prefix t + 1 from `nodes`, each block by least squares from the nodes inside
-    it.
-    """
+    """Estimates of prefixes from `nodes`: sums of blocks by least squares from inner nodes."""
     T = nodes(n)
     rows = np.zeros((n, len(T)))
     for t in range(1, n + 1):
@@ -72,11 +70,11 @@ def test_kary_prefixes_are_sums_of_as_many_rows_as_their_digits(arity, n):
 
 
 def _base(t: int, arity: int) -> list[int]:
-    found = []
+    digits = []
     while t:
         t, digit = divmod(t, arity)
-        found.append(digit)
-    return found
+        digits.append(digit)
+    return digits
 
 
 @pytest.mark.parametrize(
@@ -92,10 +90,10 @@ def _base(t: int, arity: int) -> list[int]:
         ),
     ],
 )
-def test_bad_values_are_refused_on_one_line(make, message):
-    with pytest.raises(ValueError, match=message) as refusal:
+def test_bad_values_are_rejected_on_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as raised:
         make()
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(("arity", "n"), [(2, 1), (2, 13), (3, 27), (4, 30), (8, 9)])

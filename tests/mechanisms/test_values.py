@@ -207,7 +207,7 @@ def test_recurrence_stops_at_the_horizon():
         Toeplitz([1.0, 0.5], 4).streaming_inverse().apply(np.ones(5))
 
 
-def test_bad_values_are_refused_on_one_line():
+def test_bad_values_are_rejected_on_one_line():
     for make, message in [
         (lambda: Toeplitz([0.0, 1.0], 3), "c_0"),
         (lambda: Toeplitz([1.0, np.nan], 3), "finite; got nan at index 1"),
@@ -222,12 +222,12 @@ def test_bad_values_are_refused_on_one_line():
         (lambda: Recurrence([[1.0]], [], [1.0, 1.0]), r"n=2 non-empty rows; got \(1, 1\)"),
         (lambda: Recurrence([1.0], [[0.0], [np.inf]], [1.0, 1.0]), r"got inf at index \(1, 0\)"),
     ]:
-        with pytest.raises(ValueError, match=message) as refusal:
+        with pytest.raises(ValueError, match=message) as raised:
             make()
-        assert "\n" not in str(refusal.value)
+        assert "\n" not in str(raised.value)
 
 
-def test_an_overflowing_inverse_is_refused_not_returned():
+def test_an_overflowing_inverse_is_rejected_not_returned():
     growing = Toeplitz([1.0, 3.0], 2000)
     with pytest.raises(NotRepresentable, match="1e140"):
         growing.noise_row_variances()

@@ -52,7 +52,7 @@ def test_command_line_names(text: str, dense: np.ndarray) -> None:
     )
 
 
-def test_unreadable_names_are_refused_on_one_line() -> None:
+def test_unreadable_names_are_rejected_on_one_line() -> None:
     for text, message in [
         ("median", "must be one of prefix, exponential"),
         ("", "must be one of prefix"),
@@ -68,9 +68,9 @@ def test_unreadable_names_are_refused_on_one_line() -> None:
         ("momentum:1", r"beta \(momentum\) must be in \[0, 1\)"),
         ("momentum:0.5:1.01", "alpha"),
     ]:
-        with pytest.raises(ValueError, match=message) as refusal:
+        with pytest.raises(ValueError, match=message) as raised:
             parse_workload(text, 9)
-        assert "\n" not in str(refusal.value)
+        assert "\n" not in str(raised.value)
 
 
 def test_weights_scale_rows_and_columns() -> None:

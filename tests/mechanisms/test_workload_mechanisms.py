@@ -32,7 +32,9 @@ def test_fractional_powers():
             product = np.ones(1)
             for _ in range(round(10 * abs(exponent))):
                 product = multiply(product, tenth, 60)
-            expected = product if exponent > 0 else reciprocal(product, 60)
+            expected = product
+            if exponent < 0:
+                expected = reciprocal(product, 60)
             np.testing.assert_allclose(closed, expected, atol=1e-11)
             np.testing.assert_allclose(factored_power(workload.factors, 1.0, 60), a, atol=1e-12)
 
@@ -42,11 +44,10 @@ def test_banded_toeplitz_beats_the_closed_forms_of_the_workload(text):
     n = 60
     p = 8
     contract = Participation(n, 4, 15)
-    workload = (
-        weighted(prefix(n), rows=np.linspace(0, 1, n))
-        if text == "rows"
-        else parse_workload(text, n)
-    )
+    if text == "rows":
+        workload = weighted(prefix(n), rows=np.linspace(0, 1, n))
+    else:
+        workload = parse_workload(text, n)
 
     def rmse(name):
         C = build(name, contract, workload, bands=p).factorization
@@ -64,12 +65,11 @@ def _rates(kind: str, rounds: int) -> ToeplitzWorkload:
     t = np.arange(rounds)
     rates = np.geomspace(1.0, 0.01, rounds)
     counted = np.minimum(t, rounds - 1 - t)
-    plain = momentum(0.5, rounds) if kind == "both" else prefix(rounds)
-    return weighted(
-        plain,
-        rows=counted if kind in {"rows", "both"} else None,
-        columns=rates if kind in {"columns", "both"} else None,
-    )
+    if kind == "rows":
+        return weighted(prefix(rounds), rows=counted)
+    if kind == "columns":
+        return weighted(prefix(rounds), columns=rates)
+    return weighted(momentum(0.5, rounds), rows=counted, columns=rates)
 
 
 @pytest.mark.parametrize("name", [name for name in names() if "dense" not in name])
@@ -83,15 +83,13 @@ def test_weights_are_in_the_errors_of_every_mechanism(name):
     stated = sensitivity_of(C, contract)
     assert stated.value == pytest.approx(scalar_sensitivity(dense, k, 3), rel=1e-11)
     expected = query_variances(workload.materialize(), dense)
-    found = errors(C, workload, stated)
-    assert found.rmse == pytest.approx(expected.mean() ** 0.5 * stated.value, rel=1e-9)
-    assert found.max_se == pytest.approx(expected.max() ** 0.5 * stated.value, rel=1e-9)
+    reported = errors(C, workload, stated)
+    assert reported.rmse == pytest.approx(expected.mean() ** 0.5 * stated.value, rel=1e-9)
+    assert reported.max_se == pytest.approx(expected.max() ** 0.5 * stated.value, rel=1e-9)
 
 
 def test_millions_of_rounds():
-    """n = 10⁶ and 2·10⁶ with the reported error computed from the true inverse, not the closed
-    sum.
-    """
+    """The reported errors for n = 10⁶ and 2·10⁶ are those of the true inverse."""
     n = 1_000_000
     contract = Participation(n, 100, 10_000)
     C = banded_toeplitz(16, contract)

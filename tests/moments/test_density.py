@@ -1,8 +1,7 @@
-"""The density of a release: coverage of its intervals, its covariance against the unbiased one, its
-scores.
+"""The density of a release: coverage of its intervals, its covariance, and its scores.
 
-Releases are drawn by the exact law of their noise; `test_the_law_is_that_of_the_running_stream`
-measures that on the keyed stream.
+Releases are drawn from the exact distribution of their noise;
+`test_the_law_is_that_of_the_running_stream` measures that on the keyed stream.
 """
 
 from __future__ import annotations

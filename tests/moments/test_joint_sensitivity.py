@@ -1,6 +1,4 @@
-"""The joint sensitivity against brute force over one user's contributions, and the free second
-moment.
-"""
+"""The joint sensitivity against brute force over one user's contributions."""
 
 from __future__ import annotations
 

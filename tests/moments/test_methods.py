@@ -1,4 +1,4 @@
-"""Methods and second moments by name: complete values that say what they take."""
+"""Methods and second moments by name: complete values that describe themselves."""
 
 from __future__ import annotations
 

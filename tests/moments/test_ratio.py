@@ -1,6 +1,4 @@
-"""A mean as a noisy sum over a noisy count: exact intervals, the price, and what too few rows
-give.
-"""
+"""A mean as a noisy sum over a noisy count: exact intervals, the price, and too few rows."""
 
 from __future__ import annotations
 

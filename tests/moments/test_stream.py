@@ -1,6 +1,4 @@
-"""The running estimator: exact without noise, the stated noise with it, resumable, and hard to
-misuse.
-"""
+"""The running estimator: exact without noise, the stated noise with it, and resumable."""
 
 from __future__ import annotations
 

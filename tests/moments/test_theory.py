@@ -1,6 +1,4 @@
-"""Every theory function against Monte Carlo from the definitions: five standard errors, false alarm
-6e-7.
-"""
+"""Every theory function against Monte Carlo: five standard errors, false alarm 6e-7."""
 
 from __future__ import annotations
 

@@ -31,9 +31,7 @@ STRATEGIES = {
 
 
 def test_squares_of_the_noisy_mean_have_the_predicted_bias_and_variance() -> None:
-    """60,000 draws of the noise, blocks of five: a relative standard error of 0.6 %, of which 4 %
-    are six.
-    """
+    """60,000 draws for blocks of five: 4 % are six standard errors, which are 0.6 %."""
     C = STRATEGIES["banded"]
     runs = 60_000
     std = 0.7
@@ -45,10 +43,10 @@ def test_squares_of_the_noisy_mean_have_the_predicted_bias_and_variance() -> Non
     noisy = data + std * np.einsum(
         "ij,rjs->ris", inverse, rng.standard_normal((runs, ROUNDS, size))
     )
-    found = (noisy**2).sum(axis=2) @ averages.T / size
+    estimates = (noisy**2).sum(axis=2) @ averages.T / size
     expected = squared_variances(averages, C, std, size, data @ data.T)
-    np.testing.assert_allclose(found.var(axis=0), expected, rtol=0.04)
-    bias = found.mean(axis=0) - averages @ (data**2).sum(axis=1) / size
+    np.testing.assert_allclose(estimates.var(axis=0), expected, rtol=0.04)
+    bias = estimates.mean(axis=0) - averages @ (data**2).sum(axis=1) / size
     assert (np.abs(bias - squared_biases(averages, C, std)) < 6 * np.sqrt(expected / runs)).all()
 
 
@@ -58,9 +56,7 @@ def test_squares_of_the_noisy_mean_have_the_predicted_bias_and_variance() -> Non
 def test_the_weight_minimises_the_product_of_both_noises(
     first: str, second: str, share: float
 ) -> None:
-    """(noise of the first moment)·(1 + relative variance of v), from the mechanism that would be
-    used.
-    """
+    """The product is (noise of the first moment)·(1 + relative variance of v)."""
     C_1 = STRATEGIES[first]
     C_2 = STRATEGIES[second]
     users = UserRange(0.5, 2, "zero-out")
@@ -69,10 +65,10 @@ def test_the_weight_minimises_the_product_of_both_noises(
     best = energy_weight(C_1, C_2, CONTRACT, users, rho)
 
     def product(weight: float) -> float:
-        made = jme(C_1, C_2, CONTRACT, users, 2.0, weight)
-        assert made.second_std is not None
-        std = made.second_std * math.sqrt(C_2.noise_row_variances()[0]) / m
-        return made.first_std**2 * (1 + (std / (share * users.norm_bound**2)) ** 2)
+        mechanism = jme(C_1, C_2, CONTRACT, users, 2.0, weight)
+        assert mechanism.second_std is not None
+        std = mechanism.second_std * math.sqrt(C_2.noise_row_variances()[0]) / m
+        return mechanism.first_std**2 * (1 + (std / (share * users.norm_bound**2)) ** 2)
 
     others = [product(best * factor) for factor in (0.25, 0.5, 0.9, 0.99, 1.01, 1.1, 2.0, 4.0)]
     assert product(best) <= min(others)

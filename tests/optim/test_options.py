@@ -1,6 +1,4 @@
-"""Tables of server optimizers: rules and workloads as their options say, ranges, and objects of
-one's own.
-"""
+"""Options of server optimizers: their rules, workloads and ranges, and objects of users."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ Fields = dict[str, Any]
 
 
 def rate_of(t: int, of: Fields) -> float:
-    """η_t: up in equal steps in the rounds of the warm-up, then as the schedule says."""
+    """The learning rate η_t: equal steps up in the warm-up, then the schedule."""
     warmup = of["warmup"]
     if t < warmup:
         return of["learning_rate"] * (t + 1) / (warmup + 1)
@@ -68,9 +66,7 @@ def by_momentum(theta: np.ndarray, updates: np.ndarray, of: Fields) -> np.ndarra
 def by_blocks(
     theta: np.ndarray, updates: np.ndarray, second: np.ndarray, kind: str, of: Fields
 ) -> np.ndarray:
-    """θ_n of Adam with second moments by block; ``second`` are energies released with the
-    updates.
-    """
+    """θ_n of Adam with second moments by block; ``second`` are released energies."""
     sizes = np.array(SIZES[of["blocks"]])
     spread = membership(list(sizes))
     beta1 = of["beta1"]
@@ -79,12 +75,15 @@ def by_blocks(
     v = np.zeros(len(sizes))
     for t, u in enumerate(updates):
         m = beta1 * m + (1 - beta1) * u
-        q = second[t] if kind == "jme-adam" else spread @ u**2
-        q = (q - (NOISE_VARIANCE * sizes if kind == "adam-debiased" else 0.0)) / sizes
-        v = beta2 * v + (1 - beta2) * q
+        q = spread @ u**2
+        if kind == "jme-adam":
+            q = second[t]
+        if kind == "adam-debiased":
+            q = q - NOISE_VARIANCE * sizes
+        v = beta2 * v + (1 - beta2) * q / sizes
         unbiased = np.maximum(v / (1 - beta2 ** (t + 1)), 0.0)
-        scale = np.sqrt(unbiased) + of["epsilon"]
-        scale = scale + of["relative_epsilon"] * np.sqrt(unbiased @ sizes / sizes.sum())
+        scale = np.sqrt(unbiased) + of["eps"]
+        scale = scale + of["relative_eps"] * np.sqrt(unbiased @ sizes / sizes.sum())
         first = m / (1 - beta1 ** (t + 1))
         theta = moved(t, theta, first / (scale @ spread), of)
     return theta
@@ -112,7 +111,7 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
         ("adam-debiased", {"beta1": 0.0, "beta2": 0.5}, "prefix", "exponential:0.5"),
         (
             "jme-adam",
-            {"epsilon": 0.1, "relative_epsilon": 0.5, "weight_decay": 0.2},
+            {"eps": 0.1, "relative_eps": 0.5, "weight_decay": 0.2},
             "momentum:0.9:0.98",
             "exponential:0.99",
         ),
@@ -128,24 +127,23 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
         of = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         rule = value.build(SHAPES, ROUNDS)
         generator = torch.Generator().manual_seed(7)
-        moment = rule.second_moment
-        shapes = ((DIMENSION,), (ROUNDS, DIMENSION), (ROUNDS, moment.size if moment else 0))
-        start, updates, energies = (
-            torch.randn(*s, generator=generator, dtype=torch.float64) for s in shapes
-        )
+        start = torch.randn(DIMENSION, generator=generator, dtype=torch.float64)
+        updates = torch.randn(ROUNDS, DIMENSION, generator=generator, dtype=torch.float64)
+        energies = torch.zeros(ROUNDS, 0)
+        if rule.second_moment is not None:
+            size = rule.second_moment.size
+            energies = torch.randn(ROUNDS, size, generator=generator, dtype=torch.float64) ** 2
         parameters = start
         state = rule.init(start)
         for t in range(ROUNDS):
-            pair = (energies[t] ** 2, 0.1) if moment else ()
-            parameters, state = rule.step(
-                t, parameters, RoundRelease(updates[t], NOISE_VARIANCE, *pair), state
-            )
-        given = (start.numpy(), updates.numpy())
-        expected = (
-            by_momentum(*given, of)
-            if kind == "sgd"
-            else by_blocks(*given, energies.numpy() ** 2, kind, of)
-        )
+            release = RoundRelease(updates[t], NOISE_VARIANCE)
+            if rule.second_moment is not None:
+                release = RoundRelease(updates[t], NOISE_VARIANCE, energies[t], 0.1)
+            parameters, state = rule.step(t, parameters, release, state)
+        if kind == "sgd":
+            expected = by_momentum(start.numpy(), updates.numpy(), of)
+        else:
+            expected = by_blocks(start.numpy(), updates.numpy(), energies.numpy(), kind, of)
         np.testing.assert_allclose(parameters.numpy(), expected, rtol=TOLERANCE, atol=TOLERANCE)
         A = value.workload(ROUNDS)
         linear = {"momentum": of.get("beta1"), **of}
@@ -157,7 +155,7 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
 
 
 class Plain:
-    """θ + u, and a second moment that nobody looks at."""
+    """The step θ + u, with a second moment that is not used."""
 
     second_moment = BlockEnergies([16])
     second_form: SecondForm = "per-user"

@@ -1,6 +1,4 @@
-"""What an optimizer sees of a round: refused where it cannot be, and with the true variance of its
-noise.
-"""
+"""The release that an optimizer gets: wrong ones are rejected, and its noise variance is true."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ DIMENSION = 5
         ((torch.zeros(2), 1.0, torch.zeros(2), math.inf), r"noise in q \(second\) must be finite"),
     ],
 )
-def test_a_release_that_cannot_be_is_refused(arguments: tuple, message: str) -> None:
+def test_a_release_that_cannot_be_is_rejected(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RoundRelease(*arguments)
 
@@ -61,7 +59,7 @@ class Watched:
 
 
 def shown(path: Path, **keys: object) -> tuple[list[RoundRelease], float]:
-    """What the optimizer of a run without users was shown, and the noise level of the plan."""
+    """The releases of a run without users, and the noise level of its plan."""
     optimizer = Watched(ServerSGD(Move(LearningRateSchedule("constant", 0.1, 12)), 0.9))
     run = replace(small_run(linear_task(24, DIMENSION), **keys), server=optimizer)
     with fedmf.start(run, path) as session:
@@ -76,4 +74,6 @@ def test_the_server_states_the_variance_of_each_round(tmp_path: Path) -> None:
     coefficients = np.cumprod([1.0, *((j - 1.5) / j for j in range(1, 12))])
     expected = (std / 6) ** 2 * np.cumsum(coefficients**2)
     assert [release.mean_variance for release in seen] == pytest.approx(expected, rel=1e-12)
-    assert all(release.second is None and release.mean.shape == (DIMENSION,) for release in seen)
+    for release in seen:
+        assert release.second is None
+        assert release.mean.shape == (DIMENSION,)

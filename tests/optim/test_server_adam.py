@@ -1,6 +1,4 @@
-"""Server Adam in all its forms against torch.optim without noise and against dense matrices with
-noise.
-"""
+"""Server Adam against torch.optim without noise, and against dense matrices with noise."""
 
 from __future__ import annotations
 
@@ -75,7 +73,7 @@ def compare(path: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
 def test_without_noise_it_is_adam(betas: tuple[float, float], source: Any) -> None:
     start, updates = data()
     rule = ServerAdam(
-        Move(schedule()), Energies(SINGLE, source), *betas, epsilon=1e-3, relative_epsilon=0.0
+        Move(schedule()), Energies(SINGLE, source), *betas, eps=1e-3, relative_eps=0.0
     )
     expected = by_torch(torch.optim.Adam, start, updates, rates(), betas=betas, eps=1e-3)
     compare(path_of(rule, start, plain(updates)), expected)
@@ -105,9 +103,7 @@ STRATEGIES = {
 @pytest.mark.parametrize("which", STRATEGIES)
 @pytest.mark.parametrize("blocks", [SINGLE, CHOSEN], ids=["single", "chosen"])
 def test_noisy_paths_are_products_of_dense_matrices(which: str, blocks: Blocks) -> None:
-    """Post-processing with and without debiasing, and released energies: A·(G + C⁻¹Z) with dense
-    C⁻¹, E_β.
-    """
+    """With squares, debiased squares and released energies: A·(G + C⁻¹Z) with dense C⁻¹, E_β."""
     C = STRATEGIES[which]
     start, updates = data()
     inverse = np.linalg.inv(C.materialize())
@@ -142,11 +138,11 @@ def second_moments(rule: ServerAdam, releases: list[RoundRelease]) -> torch.Tens
     """v̂ of every round, shape (n, blocks)."""
     parameters = torch.zeros(rule.energies.blocks.dimension)
     state = rule.init(parameters)
-    found = []
+    moments = []
     for t, release in enumerate(releases):
         parameters, state = rule.step(t, parameters, release, state)
-        found.append(state["second"].double() / (1 - rule.beta2 ** (t + 1)))
-    return torch.stack(found)
+        moments.append(state["second"].double() / (1 - rule.beta2 ** (t + 1)))
+    return torch.stack(moments)
 
 
 WIDE = 40_000
@@ -154,26 +150,21 @@ WIDE = 40_000
 
 @pytest.mark.parametrize("which", ["banded"])
 def test_the_noise_of_v_has_the_predicted_variance(which: str) -> None:
-    """Over 40,000 released energies of one size: each v̂_t has variance τ₂²‖(A C⁻¹)_t‖², by χ² at
-    1e-6.
-    """
+    """Each v̂_t has variance τ₂²‖(A C⁻¹)_t‖², by χ² at 1e-6 over 40,000 released energies."""
     C = STRATEGIES[which]
     blocks = Blocks.of([(WIDE,)], "coordinate")
     noise = noise_rows(C, 0.5, WIDE, Domain.SECOND_MOMENT).float()
     rows = 0.25 * C.noise_row_variances()
     move = Move(LearningRateSchedule("constant", 1e-9, ROUNDS))
     rule = ServerAdam(move, Energies(blocks, "released"), 0.0, 0.95)
-    found = second_moments(
-        rule,
-        [
-            RoundRelease(torch.zeros(WIDE), 0.0, q + 4.0, v)
-            for q, v in zip(noise, rows, strict=True)
-        ],
-    )
+    releases: list[RoundRelease] = []
+    for q, v in zip(noise, rows, strict=True):
+        releases.append(RoundRelease(torch.zeros(WIDE), 0.0, q + 4.0, v))
+    moments = second_moments(rule, releases)
     expected = 0.25 * np.sum((averages(0.95, ROUNDS) @ np.linalg.inv(C.materialize())) ** 2, axis=1)
     level = FALSE_ALARM / ROUNDS
     low, high = stats.chi2.ppf([level / 2, 1 - level / 2], WIDE)
-    seen = ((found - 4.0) ** 2).sum(1).numpy() / expected
+    seen = ((moments - 4.0) ** 2).sum(1).numpy() / expected
     assert ((seen > low) & (seen < high)).all()
     assert not ((seen * 1.1 > low) & (seen * 1.1 < high)).any()
 
@@ -196,8 +187,9 @@ def debiased_mean(C: Factorization, blocks: Blocks, source: Any, wrong: float = 
 
 @pytest.mark.parametrize(("which", "size"), [("banded", 1), ("square root", 20)])
 def test_debiasing_removes_the_bias(which: str, size: int) -> None:
-    """By a normal test of the mean over 2,000 blocks or more, at 1e-6; a variance wrong by 10 % is
-    found.
+    """By a normal test of the mean over 2,000 blocks or more, at 1e-6.
+
+    A variance that is wrong by 10 % is detected.
     """
     C = STRATEGIES[which]
     blocks = Blocks(((WIDE // size, size),))
@@ -207,7 +199,7 @@ def test_debiasing_removes_the_bias(which: str, size: int) -> None:
     assert (np.abs(debiased_mean(C, blocks, source="squared")) > limit).all()
 
 
-def test_a_block_that_noise_takes_below_zero_moves_by_epsilon_alone() -> None:
+def test_a_block_that_noise_takes_below_zero_moves_by_eps_alone() -> None:
     rule = ServerAdam(
         Move(LearningRateSchedule("constant", 1.0, 5)),
         Energies(Blocks(((2, 1),)), "released"),
@@ -221,7 +213,7 @@ def test_a_block_that_noise_takes_below_zero_moves_by_epsilon_alone() -> None:
     torch.testing.assert_close(moved, torch.tensor([10.0, 1 / 2.1]))
 
 
-def test_releases_that_do_not_fit_are_refused() -> None:
+def test_releases_that_do_not_fit_are_rejected() -> None:
     rule = ServerAdam(Move(schedule()), Energies(CHOSEN, "released"))
     with pytest.raises(ValueError, match=r"blocks must cover d = 5 parameters; got 24"):
         rule.init(torch.zeros(5))

@@ -19,7 +19,7 @@ def by_torch(
     start: torch.Tensor,
     updates: torch.Tensor,
 ) -> list[torch.Tensor]:
-    """The same run by torch.optim.SGD on the gradient −u."""
+    """The path of torch.optim.SGD on the gradient −u."""
     parameter = torch.nn.Parameter(start.clone())
     optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=momentum)
     path = []

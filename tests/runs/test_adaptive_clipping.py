@@ -43,7 +43,8 @@ def noise_fits(seen: Watched, statement: dict) -> bool:
     """Whether [θ_{t+1} − θ_t − Σ clip_t(x)/m]·m/ζ_t has covariance (σ·sens/a)²·C⁻¹C⁻ᵀ."""
     m = statement["users_per_round"]
     rule = statement["statistics"][0]
-    level = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(1 - rule["share"])
+    updates_share = 1 - rule["budget_share"]
+    level = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(updates_share)
     noise = (seen.increments * m - seen.clipped_sums(UPDATES)) / seen.norms[:, None]
     return covariance_fits(noise, STRATEGY, level)
 
@@ -95,7 +96,7 @@ def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> 
     m = statement["users_per_round"]
     z = normals(7, Domain.of_statistic("clipping"), ROUNDS, 1)[:, 0]
     reach = statement["sensitivity"] + statement["rounding"]
-    std = statement["noise_multiplier"] * reach / math.sqrt(rule.share)
+    std = statement["noise_multiplier"] * reach / math.sqrt(rule.budget_share)
     shares = 0.5 + (seen.signs(UPDATES) + std * np.linalg.solve(STRATEGY, z)) / (2 * m)
     norms = []
     zeta = statement["clip_norm"]

@@ -93,7 +93,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "a moving clip norm, another statistic": {
         "server_optimizer": Sgd(),
         "clipping": QuantileClipping(rounds_per_update=1),
-        "extra_releases": [MeanNorm(share=0.1)],
+        "extra_releases": [MeanNorm(budget_share=0.1)],
     },
     "sampled cohorts": {
         "server_optimizer": Sgd(),

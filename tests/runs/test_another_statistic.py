@@ -24,7 +24,7 @@ from fedmf.ledger.ledger import Ledger
 from fedmf.noise.key import Domain
 
 pytestmark = pytest.mark.usefixtures("mean_norms")
-PART = MeanNorm(share=0.3)
+PART = MeanNorm(budget_share=0.3)
 
 
 def means(path: Path) -> np.ndarray:
@@ -57,10 +57,10 @@ def test_its_noise_is_that_of_its_share_next_to_a_moving_clip_norm(tmp_path: Pat
     z = normals(7, Domain.of_statistic(PART.name), rounds, 1)[:, 0]
     C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
     level = statement["noise_multiplier"] * (statement["sensitivity"] + statement["rounding"])
-    noise = level / math.sqrt(PART.share) * np.linalg.solve(C, z)
+    noise = level / math.sqrt(PART.budget_share) * np.linalg.solve(C, z)
     wanted = (np.array(sums) + noise) / statement["users_per_round"]
     np.testing.assert_allclose(means(tmp_path / "run"), wanted, atol=1e-5)
-    left = 1 - RULE.share - PART.share
+    left = 1 - RULE.budget_share - PART.budget_share
     wanted_std = level * statement["clip_norm"] / math.sqrt(left)
     assert statement["noise_std"] == pytest.approx(wanted_std, rel=1e-12)
 

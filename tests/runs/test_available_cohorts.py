@@ -123,7 +123,7 @@ def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path
 
     run = available_run(min_separation=2, max_participations=6)
     reports = carried_out(tmp_path / "run", run, there)
-    assert [(report.asked, report.present) for report in reports] == [
+    assert [(report.cohort_size, report.present) for report in reports] == [
         (1, 1),
         (0, 0),
         (1, 1),

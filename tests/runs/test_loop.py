@@ -91,7 +91,10 @@ def test_clients_are_told_what_messages_would_tell_and_the_bits_are_the_same(
         assert mine.parameters is not None
         assert theirs.parameters is not None
         assert np.array_equal(mine.parameters.numpy(), theirs.parameters.numpy())
-    counts = {name: [(r.t, r.asked, r.present) for r in rows] for name, rows in reports.items()}
+    counts = {
+        name: [(r.round_index, r.cohort_size, r.present) for r in rows]
+        for name, rows in reports.items()
+    }
     assert counts["here"] == counts["grid"]
 
 
@@ -178,12 +181,14 @@ def dies(owner: Any, name: str, when: Callable[..., bool], after: bool = False) 
 
 #: Where a process dies, by what it has done of its round.
 STEPS: dict[str, Callable[[], None]] = {
-    "asked": lambda: dies(
+    "requested": lambda: dies(
         TrainingLoop, "cohort", lambda _, round_index: round_index == DYING - 1, after=True
     ),
     "released": lambda: dies(Session, "note_failures", lambda _, t, *__: t + 1 == DYING),
-    "kept": lambda: dies(TrainingLoop, "_tell", lambda self, _: self.session.server.t == DYING),
-    "told": lambda: dies(
+    "recorded": lambda: dies(
+        TrainingLoop, "_report_round", lambda self, _: self.session.server.t == DYING
+    ),
+    "reported": lambda: dies(
         TrainingLoop, "release", lambda _, round_index, __: round_index == DYING - 1, after=True
     ),
 }

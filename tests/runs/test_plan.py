@@ -11,7 +11,7 @@ from support.small_runs import small_run
 
 import fedmf
 from fedmf.release.plan import Plan
-from fedmf.runs.asked import numbers_of
+from fedmf.runs.plan_fields import plan_fields
 from fedmf.runs.run import Run
 
 KEYS = [
@@ -63,7 +63,7 @@ def test_a_plan_survives_the_ledgers_header_bit_for_bit(keys: dict) -> None:
     run = small_run(**keys)
     plan = fedmf.plan(run)
     again = Plan.from_dict(
-        json.loads(json.dumps(plan.to_dict())), **numbers_of(run.privacy, run.cohorts, ())
+        json.loads(json.dumps(plan.to_dict())), **plan_fields(run.privacy, run.cohorts, ())
     )
     assert again.to_dict() == plan.to_dict()
     assert again.noise_std == plan.noise_std

@@ -28,7 +28,7 @@ from fedmf.noise.schedule import KeySchedule
 from fedmf.release.noisy_sum import NoisyStatistic
 from fedmf.release.plan import Plan
 from fedmf.release.statistics import update_factor
-from fedmf.runs.asked import law_of, numbers_of
+from fedmf.runs.plan_fields import cohort_law, plan_fields
 from fedmf.runs.run import Run
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.statistics import QuantileClipping
@@ -44,8 +44,8 @@ def planned(run: Run, dimension: int = DIMENSION) -> Plan:
 
 def with_statistics(**changes: object) -> Run:
     run = small_run(mechanism="bsr", bands=4, **changes)
-    clipping = QuantileClipping(share=0.1)
-    return dataclasses.replace(run, clipping=clipping, extra_releases=(MeanNorm(share=0.2),))
+    clipping = QuantileClipping(budget_share=0.1)
+    return dataclasses.replace(run, clipping=clipping, extra_releases=(MeanNorm(budget_share=0.2),))
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
@@ -134,7 +134,7 @@ def test_a_record_that_understates_noise_or_movement_is_refused(path: str, chang
     run = with_statistics()
     plan = planned(run)
     values = json.loads(json.dumps(plan.to_dict()))
-    asked = numbers_of(run.privacy, run.cohorts, run.statistics)
+    asked = plan_fields(run.privacy, run.cohorts, run.statistics)
     again = Plan.from_dict(values, **asked)
     assert again.allowed(3) == plan.allowed(3)
     wrong = altered(values, path, change)
@@ -148,13 +148,13 @@ def test_amplified_claims_leave_room_for_the_movement(accountant: str) -> None:
     """W/τ of a large model is paid from ε and δ, and a record that allowed for less is refused."""
     run = small_run(None, **keys(accountant))
     plan = planned(run, 10**9)
-    law = law_of(run.cohorts, plan.users, plan.participation)
+    law = cohort_law(run.cohorts, plan.users, plan.participation)
     assert plan.amplification is not None
     actual = plan.rounding.movement / plan.relative_noise_std
     assert 1e-5 < actual <= plan.amplification.rounding < 10 * actual
     assert plan.allowed(0, law).epsilon == 1.0
     values = altered(json.loads(json.dumps(plan.to_dict())), "amplification.rounding", 0.01)
-    doctored = Plan.from_dict(values, **numbers_of(run.privacy, run.cohorts, run.statistics))
+    doctored = Plan.from_dict(values, **plan_fields(run.privacy, run.cohorts, run.statistics))
     with pytest.raises(LedgerError, match=r"rounding .* must be at least"):
         doctored.allowed(0, law)
 
@@ -167,7 +167,7 @@ def signs_of(users: int) -> ClippedSum:
 
 def test_counts_of_adaptive_clipping_are_released_in_fine_units() -> None:
     """One user is 2³¹ units of a count, so W is nothing; five users are exactly five."""
-    rule = QuantileClipping(share=0.1, rounds_per_update=4)
+    rule = QuantileClipping(budget_share=0.1, rounds_per_update=4)
     run = dataclasses.replace(small_run(mechanism="identity"), clipping=rule)
     plan = fedmf.plan(run)
     noise = plan.noise_of(1)
@@ -189,10 +189,10 @@ def test_large_statistics_without_noise_do_not_overflow() -> None:
     users.
     """
     run = small_run(private=False, mechanism="identity")
-    run = dataclasses.replace(run, extra_releases=(MeanNorm(share=0.2),))
+    run = dataclasses.replace(run, extra_releases=(MeanNorm(budget_share=0.2),))
     plan = fedmf.plan(run)
     released = NoisyStatistic(plan.statistics[0], plan, KeySchedule.of(NoiseKey.from_seed(7)))
-    total = ClippedSum(2, 1.0, statistics=[MeanNorm(share=0.2).summed()])
+    total = ClippedSum(2, 1.0, statistics=[MeanNorm(budget_share=0.2).summed()])
     total.add_updates(torch.full((5000, 2), 2.0))
     mean = float(released.release(0, total).mean(plan.users_per_round)) / UNIT
     assert mean == pytest.approx(5000 / run.cohorts.users_per_round, rel=1e-5)

@@ -1,4 +1,4 @@
-"""From which score on a row is strange: the share of ordinary rows above it, over releases."""
+"""Thresholds of anomaly scores: the share of ordinary rows above them, over many releases."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Attacks by those who know everything public, on what leaves: they read rows of float noise, and
-fail here.
+"""Attacks on releases with all that is public: they read rows of float noise, and fail here.
 
-Box–Muller pairs of noise lie on a lattice: −ln U and the angle are made of whole words. Who guesses
-two entries of a row right finds their noise on it.
+Box–Muller pairs of float noise lie on a lattice, as −ln U and the angle come from whole words. An
+attacker who guesses two entries of a row correctly finds their noise on it.
 """
 
 from __future__ import annotations

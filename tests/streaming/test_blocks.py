@@ -1,6 +1,4 @@
-"""ReleaseBlock of several rows: what a user may add, exactly; sums of rows, with noise for releases
-alone.
-"""
+"""Releases of several rows: the exact bound on one user, and sums of rows with noise."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A stream that was stopped or copied: every process draws fresh noise, and all of it is that of
-the plan.
-"""
+"""Streams that were stopped or copied: each process draws fresh noise at the plan's level."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Rows longer than the clip norm: which are said to be, and what becomes of them and of their
-count.
-"""
+"""Rows longer than the clip norm: which are counted as clipped, and their vectors and counts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A service that pushes rows: the bits of the command, each row once, refusals that cost
-nothing.
-"""
+"""Pushed rows: the bits of the command, each row once, and errors that cost nothing."""
 
 from __future__ import annotations
 
@@ -282,7 +280,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
             thread.join()
         assert sorted(release.t for release in told) == list(range(1, 7))
         reading, writing = os.pipe()
-        if (child := os.fork()) == 0:
+        child = os.fork()
+        if child == 0:
             try:
                 stream.push([0.1] * D, user="forked")
             except BaseException as error:
@@ -347,14 +346,14 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "a", dimension=2)
     settings = Settings(**BUDGET, **CAP, rounds=N, user_column="user")
     run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", sample(4, D), USERS[:4]))
-    with pytest.raises(LedgerError, match="it was begun by `fedmf stream`"):
+    with pytest.raises(LedgerError, match="it was started by `fedmf stream`"):
         opened(tmp_path / "state", columns=["x0", "x1", "x2"])
     for changes, message in (
         ({"columns": "ab"}, "columns must be a list of names; got the string 'ab'"),
         ({"release_every": 2}, r"R \(release every\) must be 1 for rows that are pushed"),
         ({"clip_norm": 0.0}, r"zeta \(clip norm\) must lie in"),
         ({"workloads": ["average", "prefix", "prefix"]}, "workload must be given once, or twice"),
-        ({"schema": "schema.toml"}, "schema must be what fedmf.data.read_schema gives"),
+        ({"schema": "schema.toml"}, "schema must come from fedmf.data.read_schema"),
     ):
         with pytest.raises(ValueError, match=message):
             opened(tmp_path / "other", **changes)

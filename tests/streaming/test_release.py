@@ -1,6 +1,4 @@
-"""What a release says: errors that are those of many runs, definite covariances, intervals,
-tables.
-"""
+"""Fields of a release: errors as over many runs, definite covariances, intervals, tables."""
 
 from __future__ import annotations
 
@@ -178,7 +176,8 @@ def test_valid_rows_are_counted_in_the_columns_own_units() -> None:
     c = settings.count_weight
     plan = planned(Layout(("speed", "load", "valid rows")), clip_norm=3.0, schema=schema)
     z = np.array([[0.5, -0.4, c]] * 9 + [[0, 0, 0]] * 3)
-    told = Renderer(plan, raw=True).fields(given := released(plan, z, 4))
+    given = released(plan, z, 4)
+    told = Renderer(plan, raw=True).fields(given)
     Y = told["sum"][:, :2]
     R = told["sum"][:, 2]
     v = plan.variances(0, given.t)

@@ -1,6 +1,4 @@
-"""Everything that a stream says is a function of the integers that left, of the plan and of public
-values.
-"""
+"""Every output of a stream follows from released integers, the plan and public values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of files and pipes: what one is, what is wrong with it, and that it decides nothing else."""
+"""Rows of files and pipes: which are valid, which are rejected, and that none affects others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def rows_of(reader: Reader, most: int = 5) -> list[tuple[str | None, list[float]
     while (block := reader.read(most)) is not None:
         users = block.users or [None] * len(block)
         found += [
-            (users[i], block.values[i].tolist(), i in block.faults) for i in range(len(block))
+            (users[i], block.values[i].tolist(), bool(block.invalid[i])) for i in range(len(block))
         ]
     return found
 
@@ -75,7 +75,7 @@ def test_csv_rows_whatever_comes_together(tmp_path: Path, size: int) -> None:
 
 
 def test_rows_of_a_pipe_come_as_they_arrive() -> None:
-    """Byte by byte; a row is there before the next has begun."""
+    """Byte by byte; a row is there before the next one starts."""
     kept = os.dup(0)
     read_end, write_end = os.pipe()
     os.dup2(read_end, 0)

@@ -1,6 +1,4 @@
-"""A stream as a whole: equal to single steps, users held to their contract, invalid rows,
-restarts.
-"""
+"""Whole streams: equal to single steps, users within their contract, invalid rows, restarts."""
 
 from __future__ import annotations
 
@@ -96,7 +94,7 @@ class Pieces:
         return RowBlock(self._x[low : self._at].copy(), None, self._x[low : self._at])
 
     def skip(self, rows: int) -> int:
-        return rows  # none was dealt with before
+        return rows  # none was taken before
 
 
 class Kept(Output):
@@ -375,11 +373,11 @@ def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"epsilon must be 8\.0 as when the stream"):
         run_once(tmp_path, replace(settings, epsilon=4.0), source)
     source.write_text(source.read_text().replace("k8,", "k9,"))
-    with pytest.raises(InputError, match="must be those that were dealt with before"):
+    with pytest.raises(InputError, match="must be those that were taken before"):
         run_once(tmp_path, settings, source)
     with pytest.raises(InputError, match="row 10 must come next; the input begins with row 11"):
         run_once(tmp_path, settings, source, first_row=11)
-    with pytest.raises(InputError, match="input must have the 9 rows that were dealt with before"):
+    with pytest.raises(InputError, match="input must have the 9 rows that were taken before"):
         run_once(tmp_path, settings, labelled(source, 5))
     with sqlite3.connect(tmp_path / "state/stream.sqlite") as connection:
         changed = connection.execute(

@@ -46,8 +46,8 @@ def adam_path(
     sizes: list[int],
     rates: list[float],
     betas: tuple[float, float],
-    epsilon: float,
-    relative_epsilon: float,
+    eps: float,
+    relative_eps: float,
 ) -> np.ndarray:
     """θ after every round: all first and second moments at once by dense matrices.
 
@@ -61,5 +61,5 @@ def adam_path(
     first = averages(betas[0], n) @ updates
     second = np.maximum(averages(betas[1], n) @ energies / np.array(sizes), 0.0)
     mean = second @ np.array(sizes) / sum(sizes)
-    scale = np.sqrt(second) @ spread + epsilon + relative_epsilon * np.sqrt(mean)[:, None]
+    scale = np.sqrt(second) @ spread + eps + relative_eps * np.sqrt(mean)[:, None]
     return start + np.cumsum(np.array(rates)[:, None] * first / scale, axis=0)

@@ -16,8 +16,8 @@ from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.noise.units import NOTHING, calibrated
 from fedmf.participation import Participation
 from fedmf.release.plan import Plan
-from fedmf.runs.asked import numbers_of
 from fedmf.runs.directory import RunHeader
+from fedmf.runs.plan_fields import plan_fields
 from fedmf.runs.run_statement import run_statement
 from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
@@ -50,7 +50,7 @@ def make_header(
     privacy = dataclasses.replace(privacy, **_taken(changes, privacy))
     cohorts = CyclicCohorts(rounds=contract.rounds, users_per_round=cohort_size)
     values: dict[str, Any] = {
-        **numbers_of(privacy, cohorts, ()),
+        **plan_fields(privacy, cohorts, ()),
         "users": 5,
         "participation": contract,
         "mechanism": BuiltMechanism("cgd", {"lambda": 0.8}, factorization),
@@ -67,7 +67,7 @@ def make_header(
         "run": {
             "privacy": privacy.to_dict(),
             "cohorts": cohorts.to_dict(),
-            "execution": {"users_per_message": None, "worker_gpus": 1.0},
+            "execution": {"messages": "per-user"},
         },
         "arrays": (("w", (DIMENSION,)),),
         "key_fingerprint": "ab12",

@@ -37,7 +37,7 @@ class MeanNorm(Statistic):
 
     @property
     def description(self) -> str:
-        return f"mean of every round, for {100 * self.share:g} % of mu^2"
+        return f"mean of every round, for {100 * self.budget_share:g} % of mu^2"
 
     def summed(self) -> Norm:
         return Norm()

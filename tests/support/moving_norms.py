@@ -17,7 +17,7 @@ from support.small_runs import client_for, linear_task, run_small, small_run, wa
 
 ROUNDS = 12
 USERS = 24
-RULE = QuantileClipping(quantile=0.4, learning_rate=0.8, rounds_per_update=1, share=0.25)
+RULE = QuantileClipping(quantile=0.4, learning_rate=0.8, rounds_per_update=1, budget_share=0.25)
 
 
 def uneven_task(dimension: int) -> Task:

@@ -61,11 +61,10 @@ KEYS = {
     "second_moment": "server.second_form",
     "second_moment_blocks": "server.blocks",
     **_table("server", "learning_rate momentum schedule warmup weight_decay", "server_"),
-    **_table("server", "beta1 beta2 epsilon relative_epsilon", "server_"),
+    **_table("server", "beta1 beta2 eps relative_eps", "server_"),
     **_table("client", "epochs batch_size learning_rate momentum proximal engine", "local_"),
     **_table("client", "micro_batch", "local_"),
     **_table("execution", "messages workers worker_gpus round_timeout"),
-    **_table("execution", "users_per_message"),
     **_table("execution", "evaluate_every checkpoint_every output_dir"),
 }
 

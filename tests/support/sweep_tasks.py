@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -45,13 +43,21 @@ class Held(WrappedData):
         return self.inner.examples(users)
 
 
-def make(given: FunctionTask) -> Task:
-    """A small task; "raise" and "die" do so for even seeds, and "hold" is held with seed 1."""
-    if given.seed % 2 == 0 and given.options == "raise":
+def make(source: FunctionTask) -> Task:
+    """A small task."""
+    return run_of({**KEYS, "data.seed": source.seed}).task_source.build()
+
+
+def raising(source: FunctionTask) -> Task:
+    """A small task that fails for even seeds."""
+    if source.seed % 2 == 0:
         raise RuntimeError("two lines\nof reasons")
-    if given.seed % 2 == 0 and given.options == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    task = run_of({**KEYS, "data.seed": given.seed}).task_source.build()
-    if given.options == "hold" and given.seed == 1:
+    return make(source)
+
+
+def held(source: FunctionTask) -> Task:
+    """A small task that is held with seed 1."""
+    task = make(source)
+    if source.seed == 1:
         return dataclasses.replace(task, dataset=Held(task.dataset))
     return task

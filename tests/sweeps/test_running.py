@@ -1,4 +1,4 @@
-"""A sweep carried out: equal to single runs, stopped, with runs that fail; intervals and tables."""
+"""Executed sweeps: equal to single runs, stopped, with failing runs; intervals and tables."""
 
 from __future__ import annotations
 
@@ -99,21 +99,25 @@ def test_what_it_writes_says_the_same(result: SweepResult) -> None:
     assert (result.path / "comparison.png").stat().st_size > 10_000
 
 
-def base_of(options: str) -> dict[str, Any]:
+def function_of(name: str) -> str:
+    return f"support.sweep_tasks:{name}"
+
+
+def base_of(name: str) -> dict[str, Any]:
     base = {name: value for name, value in BASE.items() if not name.startswith("data.")}
     function = {
         "task.kind": "function",
-        "task.function": "support.sweep_tasks:make",
+        "task.function": function_of(name),
         "task.users": 20,
     }
-    return {**base, **function, "task.options": options}
+    return {**base, **function}
 
 
 def test_runs_that_fail_cost_themselves_alone(tmp_path: Path) -> None:
     lines: list[str] = []
-    variants = {how: {"task.options": how} for how in ("fine", "raise")}
+    variants = {name: {"task.function": function_of(name)} for name in ("make", "raising")}
     found = fedmf.run_sweep(
-        Sweep(base_of("fine"), (1, 2, 3), variants),
+        Sweep(base_of("make"), (1, 2, 3), variants),
         tmp_path / "out",
         on_run=lambda *said: lines.append(said[2]),
     )
@@ -121,7 +125,7 @@ def test_runs_that_fail_cost_themselves_alone(tmp_path: Path) -> None:
     assert [*fine] == [1, 2, 3]
     assert broken == {seed: fine[seed] for seed in (1, 3)}
     (failure,) = found.failures
-    assert failure.startswith("raise, seed 2: ")
+    assert failure.startswith("raising, seed 2: ")
     assert "two lines of reasons" in failure
     assert f"failed: {failure}" in lines
     assert found.against_baseline(found.sweep.cells[1])[::3] == (0.0, 2)  # type: ignore[index]
@@ -130,7 +134,7 @@ def test_runs_that_fail_cost_themselves_alone(tmp_path: Path) -> None:
 
 def written(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    lines = (f"{name} = {json.dumps(value)}" for name, value in base_of("hold").items())
+    lines = (f"{name} = {json.dumps(value)}" for name, value in base_of("held").items())
     (folder / "base.toml").write_text("\n".join(lines))
     (folder / "sweep.toml").write_text(FILE)
     return folder
@@ -190,7 +194,12 @@ def test_a_dry_run_names_cells_time_and_privacy_and_a_mistake_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(written(tmp_path))
-    assert command(["sweep", "sweep.toml", "--dry-run", "--set", "task.options=fine"]) == 0
+    assert (
+        command(
+            ["sweep", "sweep.toml", "--dry-run", "--set", f"task.function={function_of('make')}"]
+        )
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("identity: 2 tuning and 1 reported runs of about ")
     assert lines[-1].startswith("Privacy of the whole sweep: (")

@@ -1,4 +1,4 @@
-"""What a sweep is: its cells, their keys, what it refuses, and what all its runs cost."""
+"""Sweeps as values: cells, their keys, invalid sweeps, and the privacy of all runs."""
 
 from __future__ import annotations
 

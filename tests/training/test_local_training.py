@@ -86,15 +86,15 @@ def test_shuffling_depends_on_seed_round_and_user_alone() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 8, 0.1), r"epochs must be an integer in 1\.\..*; got 0"),
-        ((1, 0, 0.1), r"batch_size must be an integer in 1\.\..*; got 0"),
-        ((1, 8, 0.0), r"η \(learning_rate\) must lie in"),
-        ((1, 8, math.nan), r"η \(learning_rate\) must lie in"),
-        ((1, 8, math.inf), r"η \(learning_rate\) must lie in"),
-        ((1, 8, 0.1, 1.0), r"β \(momentum\) must lie in \[0, 1\); got 1.0"),
-        ((1, 8, 0.1, 0.0, -1.0), r"μ \(proximal\) must lie in"),
-        ((1, 8, 0.1, 0.0, 0.0, "fast"), "engine must be one of auto, vmap, loop; got 'fast'"),
-        ((1, 8, 0.1, 0.0, 0.0, "auto", -1), "micro_batch must be an integer in 0"),
+        ((0, 8, 0.1), r"epochs must be greater than or equal to 1; got 0"),
+        ((1, 0, 0.1), r"batch_size must be greater than or equal to 1; got 0"),
+        ((1, 8, 0.0), r"η \(learning_rate\) must be greater than 0; got 0.0"),
+        ((1, 8, math.nan), r"η \(learning_rate\) must be a finite number"),
+        ((1, 8, math.inf), r"η \(learning_rate\) must be a finite number"),
+        ((1, 8, 0.1, 1.0), r"β \(momentum\) must be less than 1; got 1.0"),
+        ((1, 8, 0.1, 0.0, -1.0), r"μ \(proximal\) must be greater than or equal to 0"),
+        ((1, 8, 0.1, 0.0, 0.0, "fast"), "engine must be 'auto', 'vmap' or 'loop'; got 'fast'"),
+        ((1, 8, 0.1, 0.0, 0.0, "auto", -1), "micro_batch must be greater than or equal to 0"),
     ],
 )
 def test_impossible_local_training_is_refused(arguments: tuple, message: str) -> None:

@@ -1,5 +1,6 @@
-"""What a run releases in addition to its models, under the same ε: a statistic is a file here and a
-line.
+"""Statistics that a run releases in addition to its models, under the same ε.
+
+Each statistic has a file here and a line in `STATISTICS`.
 """
 
 from __future__ import annotations
@@ -11,22 +12,23 @@ from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
 from fedmf.runs.statistics.statistic import Statistic
 from fedmf.values import Value, by_kind, value_of
 
-#: By the name that configurations and records give them, then by kind; the first is part of every
-#: run.
+#: By their name in configurations and records, then by kind; the first is part of every run.
 STATISTICS: Final[dict[str, Mapping[str, type[Value]]]] = {
     "clipping": by_kind(FixedClipping, QuantileClipping),
 }
 
 
 def statistics_from(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a record names among other things, by name.
+    """The statistics in a record, by name.
 
     Raises:
         ValueError: an unknown kind, or fields that the kind lacks.
     """
-    return {
-        name: value_of(kinds, values[name]) for name, kinds in STATISTICS.items() if name in values
-    }
+    statistics = dict[str, Any]()
+    for name, kinds in STATISTICS.items():
+        if name in values:
+            statistics[name] = value_of(kinds, values[name])
+    return statistics
 
 
 __all__ = [

@@ -62,17 +62,17 @@ class QuantileClipping(Statistic):
     ] = False
 
     def summed(self) -> UserScalar:
-        """See `Statistic.summed`."""
+        """The signs of users."""
         from fedmf.clipping.user_statistics import SIGNS  # readers of records load no framework
 
         return SIGNS
 
     def begin(self, clip_norm: float) -> dict[str, float]:
-        """ζ_0, ζ of the next round, and the sum of the q that were released since ζ last moved."""
+        """ζ_0, ζ of the next round, and the sum of the q released since ζ last changed."""
         return {"first": clip_norm, _COLUMN: clip_norm, "shares": 0.0}
 
     def after(self, t: int, mean: float, state: Mapping[str, Any]) -> dict[str, float]:
-        """A block ends with every round t for which B divides t + 1."""
+        """The state after round t; a block ends if B divides t + 1."""
         first = state["first"]
         norm = state[_COLUMN]
         shares = state["shares"] + 0.5 + mean / 2
@@ -85,21 +85,21 @@ class QuantileClipping(Statistic):
         return {"first": first, _COLUMN: norm, "shares": 0.0}
 
     def metrics(self, state: Mapping[str, Any]) -> dict[str, float]:
-        """ζ of the next round's updates."""
+        """ζ of the next round, as a column of the metrics table."""
         return {_COLUMN: state[_COLUMN]}
 
     def clip_norm(self, state: Mapping[str, Any]) -> float:
-        """See `Statistic.clip_norm`."""
+        """ζ of the next round."""
         return float(state[_COLUMN])
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See `Statistic.columns`."""
+        """The column of ζ."""
         return (_COLUMN,)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """See `Statistic.assumptions`."""
+        """One assumption: ζ depends on released figures alone."""
         return (
             (
                 "the clip norm of a round was computed only from released figures: epsilon is the"
@@ -110,8 +110,9 @@ class QuantileClipping(Statistic):
 
     @property
     def description(self) -> str:
-        """See `Statistic.description`."""
+        """One line for statements."""
+        percent = f"{100 * self.budget_share:g} %"
         return (
-            f"follows the noisy {self.quantile:g}-quantile of norms, for {100 * self.share:g} % "
-            "of mu^2; clip norm and noise above belong to the first round"
+            f"follows the noisy {self.quantile:g}-quantile of norms, for {percent} of mu^2; clip"
+            " norm and noise above belong to the first round"
         )

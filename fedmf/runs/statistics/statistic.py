@@ -1,4 +1,4 @@
-"""A statistic of each user that a run releases with its models, as a value of its configuration."""
+"""A statistic that a run releases with its models, as a value of its configuration."""
 
 from __future__ import annotations
 
@@ -13,33 +13,31 @@ from fedmf.values import Field, Value
 
 @dataclass(frozen=True)
 class Statistic(Value, ReleasedStatistic, ABC):
-    """A statistic that is released with the model under the same ε, and how it is reported.
+    """A statistic that is released with the model under the same ε, with its reports.
 
     Raises:
-        ValueError: a share out of its range.
+        ValueError: a budget share out of its range.
     """
 
-    share: Annotated[float, Field("share of μ² for this release", "b²", gt=0, lt=1)] = field(
+    budget_share: Annotated[float, Field("share of μ² for this release", "b²", gt=0, lt=1)] = field(
         default=0.02, kw_only=True
     )
 
     @abstractmethod
     def metrics(self, state: Mapping[str, Any]) -> Mapping[str, float]:
-        """What it released last, by `columns`."""
+        """The last released figures, by the names in `columns`."""
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """Its columns of the metrics table, in their order; released figures, as public as the
-        models.
-        """
+        """Its columns of the metrics table in order; they are as public as the models."""
 
     @property
     @abstractmethod
     def assumptions(self) -> tuple[str, ...]:
-        """Under which a statement's figures hold, in addition to every run's."""
+        """Assumptions of a privacy statement, in addition to those of every run."""
 
     @property
     @abstractmethod
     def description(self) -> str:
-        """What it is, for a statement: a line."""
+        """One line for statements."""

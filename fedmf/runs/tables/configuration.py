@@ -1,9 +1,9 @@
 """Configuration tables and the run that they describe: one TOML file for every engine.
 
-A table is a value of the run; ``kind`` picks its class, the other keys are its fields in
-kebab-case. Flower flattens tables to dotted keys, takes strings, numbers and Booleans only, and
-knows the listed keys alone: pyproject.toml lists the union over all kinds, each with an empty
-string, which is a key that is not set.
+A table is a value of the run: ``kind`` selects its class, and the other keys are its fields in
+kebab-case. Flower flattens tables to dotted keys, accepts only strings, numbers and Booleans, and
+only keys that pyproject.toml lists: all keys of all kinds, each with an empty string, which means
+that it is not set.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import difflib
 import logging
 import os
 import tomllib
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -24,12 +25,17 @@ from fedmf.cohorts import COHORTS
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
-from fedmf.mechanisms.registry import accepted_parameters, names, optional_parameters, own_name
+from fedmf.mechanisms.registry import (
+    accepted_parameters,
+    canonical_name,
+    names,
+    optional_parameters,
+)
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
 from fedmf.runs.run import Execution, MechanismConfig, Run, recorded_optimizer
-from fedmf.runs.statistics import STATISTICS
-from fedmf.runs.tasks import GIVEN, NAMED_TASKS, FunctionTask, NamedTask
+from fedmf.runs.statistics import STATISTICS, Statistic
+from fedmf.runs.tasks import GIVEN, NAMED_TASKS, FunctionTask, NamedTask, TaskSource
 from fedmf.statements.privacy import PRIVACY
 from fedmf.training import LocalSGD
 from fedmf.values import EMPTY, Field, Value, by_kind, dotted, fields_of, parse_parameters
@@ -45,11 +51,11 @@ _PACKAGE: Final = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class MechanismTable(Value):
-    """A strategy matrix C by name, with its parameters; those that are not set are optimised for
-    the run.
-    """
+    """A strategy matrix C by name; parameters that are not set are optimized for the run."""
 
-    kind: Annotated[str, Field("name of the mechanism, as in fedmf design")] = "banded-toeplitz"  # type: ignore[misc]
+    kind: Annotated[  # type: ignore[misc]
+        str, Field("name of the mechanism, as in fedmf design")
+    ] = "banded-toeplitz"
     bands: Annotated[int | None, Field("number of diagonals of C or of its inverse", "p", ge=1)] = (
         None
     )
@@ -71,18 +77,24 @@ class MechanismTable(Value):
     ] = 0.0
 
     @classmethod
-    def of(cls, noise: MechanismConfig) -> MechanismTable:
+    def of(cls, config: MechanismConfig) -> MechanismTable:
         """The keys that describe a mechanism; of a factorization its name alone."""
-        choice = noise.choice
-        params = dict(getattr(noise.choice, "params", {}))
-        bands = params.pop("bands", None)
+        choice = config.choice
+        parameters = dict(getattr(choice, "params", {}))
+        bands = parameters.pop("bands", None)
+        if bands is not None:
+            bands = int(bands)
+        kind = GIVEN
+        if not isinstance(choice, GivenFactorization):
+            kind = choice.name
+        params = tuple(f"{name}={value!r}" for name, value in parameters.items())
         return cls(
-            GIVEN if isinstance(choice, GivenFactorization) else choice.name,
-            None if bands is None else int(bands),
-            tuple(f"{name}={value!r}" for name, value in params.items()),
-            noise.workload,
-            noise.objective,
-            noise.second_moment_weight,
+            kind,
+            bands,
+            params,
+            config.workload,
+            config.objective,
+            config.second_moment_weight,
         )
 
     def mechanism(self) -> MechanismConfig:
@@ -91,15 +103,15 @@ class MechanismTable(Value):
         Raises:
             ValueError: an unknown name, or a parameter that the mechanism does not take.
         """
-        params = parse_parameters(self.params) | (
-            {} if self.bands is None else {"bands": self.bands}
-        )
-        use = self.workload, self.objective, self.second_moment_weight
-        return MechanismConfig(NamedMechanism(self.kind, params), *use)
+        params = parse_parameters(self.params)
+        if self.bands is not None:
+            params["bands"] = self.bands
+        choice = NamedMechanism(self.kind, params)
+        return MechanismConfig(choice, self.workload, self.objective, self.second_moment_weight)
 
 
 def _named(task: type[NamedTask]) -> type[Value]:
-    """A table that says which task [data] and [model] make, and nothing else."""
+    """A table that states which task [data] and [model] form, and has no other key."""
     return type(task.__name__, (Value,), {"kind": task.kind, "__doc__": task.__doc__})
 
 
@@ -116,52 +128,55 @@ TABLES: Final[dict[str, Mapping[str, type[Value]]]] = {
     "client": by_kind(LocalSGD),
     "execution": by_kind(Execution),
 }
-#: Of a line; tomllib takes seconds for a key of so many, and minutes for one of ten times as many.
+#: The tables that are arguments of `Run` by themselves.
+_PARTS: Final = ["cohorts", "privacy", "clipping", "mechanism", "server", "client", "execution"]
+#: In one line: tomllib takes seconds for a key with so many, and minutes for ten times as many.
 _MOST_DOTS: Final = 10_000
-#: One of these tables a file has: what a run is about is nobody's default.
+#: A file has at least one of these tables, because the data of a run have no default.
 _SUBJECT: Final = ("data.", "task.")
 
 
 def shipped_file(name: str) -> Path:
-    """Where a configuration that ships with fedmf is: in the package, or next to it in a
-    checkout.
-    """
-    inside = _PACKAGE / FOLDER
-    return (inside if inside.is_dir() else _PACKAGE.parent / FOLDER) / name
+    """The path of a configuration that ships with fedmf, in the package or next to it."""
+    folder = _PACKAGE / FOLDER
+    if not folder.is_dir():
+        folder = _PACKAGE.parent / FOLDER
+    return folder / name
 
 
-def found_or_shipped(path: Path) -> Path:
-    """The file itself if there is something; else the shipped one that ``NAME`` or ``configs/NAME``
-    means.
+def configuration_path(path: Path) -> Path:
+    """The path itself if it exists; else the shipped file that ``[configs/]NAME`` means.
 
-    >>> found_or_shipped(Path("configs/no-such.toml")) == Path("configs/no-such.toml")
+    >>> configuration_path(Path("configs/no-such.toml")) == Path("configs/no-such.toml")
     True
-    >>> found_or_shipped(Path("configs/million.toml")).is_file()
+    >>> configuration_path(Path("configs/million.toml")).is_file()
     True
     """
-    parts = path.parts[1:] if path.parts[:1] == (FOLDER,) else path.parts
+    parts = path.parts
+    if parts[:1] == (FOLDER,):
+        parts = parts[1:]
     if os.path.exists(path) or path.is_absolute() or not parts or ".." in parts:
         return path
-    other = shipped_file("/".join(parts))
-    if not os.path.isfile(other):  # which an impossible name does not make raise
+    shipped = shipped_file("/".join(parts))
+    if not os.path.isfile(shipped):  # False, and no error, for an impossible name
         return path
     _log.warning(
         "%s does not exist here; using the configuration of this name that ships with fedmf", path
     )
-    return other
+    return shipped
 
 
 @cache
 def known_keys() -> Mapping[str, None]:
     """Every key that a configuration may have, by its dotted name, table by table."""
-    return {
-        f"{table}.{key}": None
-        for table, kinds in TABLES.items()
-        for key in [
-            *(["kind"] if len(kinds) > 1 else []),
-            *(name.replace("_", "-") for cls in kinds.values() for name in fields_of(cls)),
-        ]
-    }
+    keys = dict[str, None]()
+    for table, kinds in TABLES.items():
+        if len(kinds) > 1:
+            keys[f"{table}.kind"] = None
+        for cls in kinds.values():
+            for field in fields_of(cls).values():
+                keys[f"{table}.{field.key}"] = None
+    return keys
 
 
 def run_of(values: Mapping[str, Any]) -> Run:
@@ -173,8 +188,27 @@ def run_of(values: Mapping[str, Any]) -> Run:
     Raises:
         ConfigError: an unknown key (naming the nearest known one), or a value out of range.
     """
-    flat = dotted(values)
-    given: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
+    given = _tables(dotted(values))
+    parts: dict[str, Any] = {"task": _task(given)}
+    for name in _PARTS:
+        parts[name] = _value(name, given[name])
+    try:
+        parts["mechanism"] = parts["mechanism"].mechanism()
+    except ValueError as error:
+        raise ConfigError(f"[mechanism] {error}") from None
+    statistics = list[Statistic]()
+    for name in STATISTICS:
+        if name != "clipping" and given[name]:
+            statistics.append(_value(name, given[name]))
+    return Run(**parts, extra_releases=tuple(statistics))
+
+
+def _tables(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Sort dotted keys into their tables, without those that are not set.
+
+    Raises:
+        ConfigError: an unknown key, or a table that stands for an object.
+    """
     for table in TABLES:
         if flat.get(f"{table}.kind") == GIVEN:
             raise ConfigError(
@@ -182,38 +216,31 @@ def run_of(values: Mapping[str, Any]) -> Run:
                 " configuration describes. Make the run in Python; fedmf.recorded_run rebuilds it"
                 " from its directory."
             )
+    given = defaultdict[str, dict[str, Any]](dict)
     for name, value in flat.items():
         if name not in known_keys():
             raise ConfigError(_unknown(name, value))
         if not (isinstance(value, str) and value == ""):
             table, _, key = name.partition(".")
             given[table][key] = value
-    made: dict[str, Any] = {}
-    chosen = given["task"].get("kind", next(iter(NAMED_TASKS)))
-    if chosen in NAMED_TASKS:
-        made["task"] = NAMED_TASKS[chosen](
-            *(_value(name, given[name]) for name in ("data", "model"))
-        )
-        _value("task", given["task"])  # which has no other key
-    else:
-        made["task"] = _value("task", given["task"])
-        for table in ("data", "model"):
-            for key, value in given[table].items():
-                raise ConfigError(
-                    f"[{table}] {key} must be left out with task {chosen!r}, which brings its own"
-                    f" data and model; got {value!r}."
-                )
-    extra = [name for name in STATISTICS if name != "clipping"]
-    for table in TABLES:
-        if table not in ("task", "data", "model", *extra):
-            made[table] = _value(table, given[table])
-    try:
-        made["mechanism"] = made["mechanism"].mechanism()
-    except ValueError as error:
-        raise ConfigError(f"[mechanism] {error}") from None
-    return Run(
-        **made, extra_releases=tuple(_value(name, given[name]) for name in extra if given[name])
-    )
+    return given
+
+
+def _task(given: Mapping[str, Mapping[str, Any]]) -> NamedTask | FunctionTask:
+    kind = given["task"].get("kind", next(iter(NAMED_TASKS)))
+    if kind in NAMED_TASKS:
+        data = _value("data", given["data"])
+        model = _value("model", given["model"])
+        _value("task", given["task"])  # only to check that it has no other key
+        return NAMED_TASKS[kind](data, model)
+    task = _value("task", given["task"])
+    for table in ("data", "model"):
+        for key, value in given[table].items():
+            raise ConfigError(
+                f"[{table}] {key} must be left out with task {kind!r}, which brings its own"
+                f" data and model; got {value!r}."
+            )
+    return task
 
 
 def _value(table: str, given: Mapping[str, Any]) -> Any:
@@ -224,7 +251,9 @@ def _value(table: str, given: Mapping[str, Any]) -> Any:
     """
     kinds = TABLES[table]
     fields = dict(given)
-    kind = fields.pop("kind", next(iter(kinds))) if len(kinds) > 1 else next(iter(kinds))
+    kind = next(iter(kinds))
+    if len(kinds) > 1:
+        kind = fields.pop("kind", kind)
     if not isinstance(kind, str) or kind not in kinds:
         raise ConfigError(f"[{table}] kind must be one of {', '.join(kinds)}; got {kind!r}.")
     for key in fields:
@@ -233,8 +262,9 @@ def _value(table: str, given: Mapping[str, Any]) -> Any:
             raise ConfigError(
                 f"[{table}] {key} is a key of {takers}, not of kind {kind!r}. Leave it out."
             )
+    arguments = {key.replace("-", "_"): value for key, value in fields.items()}
     try:
-        return kinds[kind](**{key.replace("-", "_"): value for key, value in fields.items()})
+        return kinds[kind](**arguments)
     except ValueError as error:
         raise ConfigError(f"[{table}] {error}") from None
 
@@ -245,19 +275,25 @@ def takes(table: str, kind: object, key: str) -> bool:
     >>> takes("privacy", "none", "epsilon"), takes("mechanism", "cgd", "bands")
     (False, False)
     """
-    kinds = TABLES[table]
     if table == "mechanism" and kind is not None and key in ("bands", "params"):
-        name = own_name(str(kind))
-        free = (
-            {*accepted_parameters(name), *optional_parameters(name)} if name in names() else set()
-        )
-        return key in free if key == "bands" else bool(free - {"bands"})
-    cls = (
-        kinds.get(str(kind), None)
-        if len(kinds) > 1 and kind is not None
-        else next(iter(kinds.values()))
-    )
-    return cls is not None and key.replace("-", "_") in fields_of(cls) and "_" not in key
+        return _mechanism_takes(str(kind), key)
+    kinds = TABLES[table]
+    cls = next(iter(kinds.values()))
+    if len(kinds) > 1 and kind is not None:
+        if str(kind) not in kinds:
+            return False
+        cls = kinds[str(kind)]
+    return any(field.key == key for field in fields_of(cls).values())
+
+
+def _mechanism_takes(kind: str, key: str) -> bool:
+    name = canonical_name(kind)
+    if name not in names():
+        return False
+    parameters = {*accepted_parameters(name), *optional_parameters(name)}
+    if key == "bands":
+        return "bands" in parameters
+    return bool(parameters - {"bands"})
 
 
 def takes_key(values: Mapping[str, Any], name: str) -> bool:
@@ -280,16 +316,32 @@ def _unknown(name: str, value: object) -> str:
             f"[{table}] must have no key kind, since it has no kinds; got {one_line(repr(value))}."
             f" Leave it out; 'fedmf options {table}' lists its keys."
         )
-    known = list(known_keys())
-    last = {one.partition(".")[2]: one for one in known}
-    kebab = name.replace("_", "-")
-    key = kebab.rpartition(".")[2]
-    near = [kebab] if kebab in known else [one for one in known if one.partition(".")[2] == key]
-    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    near = near or [last[other] for other in difflib.get_close_matches(key, last, n=1)]
-    meant = " or ".join(map(repr, ["mechanism.params"] if table == "mechanism" else near))
-    hint = f"; did you mean {meant}?" if near else "; fedmf options lists all"
+    near = ["mechanism.params"]
+    if table != "mechanism":
+        near = _nearest(name)
+    hint = "; fedmf options lists all"
+    if near:
+        hint = f"; did you mean {' or '.join(map(repr, near))}?"
     return f"unknown configuration key {name[:100]!r}{hint}"
+
+
+def _nearest(name: str) -> list[str]:
+    """The known keys that a misspelt one may mean, best guesses first."""
+    kebab = name.replace("_", "-")
+    if kebab in known_keys():
+        return [kebab]
+    key = kebab.rpartition(".")[2]
+    by_key = dict[str, list[str]]()
+    for known in known_keys():
+        by_key.setdefault(known.partition(".")[2], []).append(known)
+    if key in by_key:
+        return by_key[key]
+    near = difflib.get_close_matches(name, known_keys(), n=1, cutoff=0.6)
+    if near:
+        return near
+    for other in difflib.get_close_matches(key, by_key, n=1):
+        return by_key[other][-1:]
+    return []
 
 
 def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
@@ -299,49 +351,53 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     name.
     """
     task = run.task_source
-    tables = dict[str, dict[str, Scalar]]()
-    if isinstance(task, NamedTask):
-        tables["task"] = {"kind": task.kind}
-        tables["data"], tables["model"] = rendered("data", task.data), rendered("model", task.model)
-    else:
-        tables["task"] = (
-            rendered("task", task) if isinstance(task, FunctionTask) else _given(task.to_dict())
-        )
-    values = {
-        "cohorts": run.cohorts,
-        "privacy": run.privacy,
-        "clipping": run.clipping,
-        **{statistic.name: statistic for statistic in run.extra_releases},
-        "mechanism": MechanismTable.of(run.mechanism_config),
-        "client": run.client,
-        "execution": run.execution,
-    }
-    tables |= {name: rendered(name, value) for name, value in values.items()}
+    tables = _task_tables(task)
+    tables["cohorts"] = rendered("cohorts", run.cohorts)
+    tables["privacy"] = rendered("privacy", run.privacy)
+    tables["clipping"] = rendered("clipping", run.clipping)
+    for statistic in run.extra_releases:
+        tables[statistic.name] = rendered(statistic.name, statistic)
+    tables["mechanism"] = rendered("mechanism", MechanismTable.of(run.mechanism_config))
     if isinstance(run.mechanism_config.choice, GivenFactorization):
         tables["mechanism"]["name"] = run.mechanism_config.choice.name
+    tables["client"] = rendered("client", run.client)
+    tables["execution"] = rendered("execution", run.execution)
     server = run.optimizer_source
-    tables["server"] = (
-        rendered("server", server)
-        if isinstance(server, Value)
-        else _given(recorded_optimizer(server))
-    )
-    ignored_keys = {
-        name: {key.replace("_", "-") for key in keys} for name, keys in task.ignored_keys.items()
-    }
-    said = {
-        name: {key: value for key, value in table.items() if key not in ignored_keys.get(name, ())}
-        for name, table in tables.items()
-    }
-    return {name: table for name, table in said.items() if table or name not in ignored_keys}
+    if isinstance(server, Value):
+        tables["server"] = rendered("server", server)
+    else:
+        tables["server"] = _given(recorded_optimizer(server))
+    for name, ignored in task.ignored_keys.items():
+        for key in ignored:
+            tables[name].pop(key.replace("_", "-"), None)
+        if not tables[name]:
+            del tables[name]
+    return tables
+
+
+def _task_tables(task: TaskSource) -> dict[str, dict[str, Scalar]]:
+    if isinstance(task, NamedTask):
+        return {
+            "task": {"kind": task.kind},
+            "data": rendered("data", task.data),
+            "model": rendered("model", task.model),
+        }
+    if isinstance(task, FunctionTask):
+        return {"task": rendered("task", task)}
+    return {"task": _given(task.to_dict())}
 
 
 def rendered(table: str, value: Value) -> dict[str, Scalar]:
     """The table that describes a value: every field that is set, lists as text with commas."""
-    keys: dict[str, Scalar] = {"kind": value.kind} if len(TABLES[table]) > 1 else {}
+    keys = dict[str, Scalar]()
+    if len(TABLES[table]) > 1:
+        keys["kind"] = value.kind
     for name, field in fields_of(type(value)).items():
         content = getattr(value, name)
         if isinstance(content, tuple):
-            content = ",".join(map(str, content)) or (EMPTY if field.default else "")
+            content = ",".join(map(str, content))
+            if not content and field.default:
+                content = EMPTY
         if content not in (None, ""):
             keys[field.key] = content
     return keys
@@ -371,7 +427,7 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
     Raises:
         ConfigError: unreadable, not TOML, without [data] and [task], or not a valid configuration.
     """
-    values = overridden(dotted(read_toml(found_or_shipped(Path(path)))), overrides or {})
+    values = overridden(dotted(read_toml(configuration_path(Path(path)))), overrides or {})
     if not any(name.startswith(_SUBJECT) for name in values):
         raise ConfigError(
             f"configuration {path} must name the data; it has no table [data] and no [task]. "
@@ -379,7 +435,7 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
         )
     try:
         return run_of(values)
-    except ConfigError as error:  # which says what a value was, however long
+    except ConfigError as error:  # it quotes a value, however long
         raise ConfigError(one_line(str(error))) from None
 
 
@@ -390,7 +446,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: unreadable, or not TOML.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")  # editors of Windows begin with a mark
+        text = path.read_bytes().decode("utf-8-sig")  # Windows editors write a byte order mark
         if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
             raise ValueError(f"a line has more than {_MOST_DOTS} dots")
         return tomllib.loads(text)
@@ -401,28 +457,27 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def overridden(written: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys with others over them.
+    """Apply overrides to dotted keys.
 
-    An override of a table's ``kind`` leaves out what was written for a kind that has it and the new
-    one has not.
+    An override of a table's ``kind`` drops the keys of the former kind that the new one lacks.
     """
-
-    def replaced(name: str) -> bool:
+    result = dict[str, Any]()
+    for name, value in written.items():
         table, _, key = name.partition(".")
-        if table not in TABLES or f"{table}.kind" not in overrides:
-            return False
-        return takes(table, written.get(f"{table}.kind"), key) and not takes(
-            table, overrides[f"{table}.kind"], key
-        )
-
-    return {**{name: value for name, value in written.items() if not replaced(name)}, **overrides}
+        changed = table in TABLES and f"{table}.kind" in overrides
+        taken = changed and takes(table, written.get(f"{table}.kind"), key)
+        if not taken or takes(table, overrides[f"{table}.kind"], key):
+            result[name] = value
+    return {**result, **overrides}
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """``table.key=value`` pairs with TOML values; a bare word is text.
+    """Read ``table.key=value`` pairs with TOML values; a bare word is a string.
 
-    >>> parse_assignments(["privacy.epsilon=2", "mechanism.kind=cgd", "mechanism.params=lambda=0.9"])
-    {'privacy.epsilon': 2, 'mechanism.kind': 'cgd', 'mechanism.params': 'lambda=0.9'}
+    >>> parse_assignments(["privacy.epsilon=2", "mechanism.kind=cgd"])
+    {'privacy.epsilon': 2, 'mechanism.kind': 'cgd'}
+    >>> parse_assignments(["mechanism.params=lambda=0.9"])
+    {'mechanism.params': 'lambda=0.9'}
     """
     parsed: dict[str, Any] = {}
     for assignment in assignments:

@@ -1,5 +1,4 @@
-"""Files generated from the fields of values: the keys that Flower may pass on, and the reference
-page.
+"""The reference page and the keys that Flower may pass on, generated from the fields of values.
 
 ``python -m fedmf.runs.tables.reference`` in the project's root writes both; a test compares them.
 """
@@ -28,9 +27,7 @@ _TYPES: Final = {str: "string", int: "integer", float: "float", bool: "Boolean"}
 
 
 class Key(NamedTuple):
-    """A key for people: its dotted name, type, default, and meaning; with kinds where those
-    differ.
-    """
+    """A key for people; where default or meaning differ between kinds, they name the kinds."""
 
     dotted: str
     type: str
@@ -43,27 +40,32 @@ def keys() -> Iterator[Key]:
     for dotted in known_keys():
         table, _, name = dotted.partition(".")
         kinds = TABLES[table]
-        field = name.replace("-", "_")
         if name == "kind" and len(kinds) > 1:
             yield Key(dotted, "string", next(iter(kinds)), f"one of {', '.join(kinds)}")
             continue
-        of = {kind: fields_of(cls)[field] for kind, cls in kinds.items() if field in fields_of(cls)}
-        defaults = {kind: _shown(one.default) for kind, one in of.items()}
-        meanings = {kind: one.about.description for kind, one in of.items()}
+        defaults = dict[str, str]()
+        meanings = dict[str, str]()
+        type_ = str
+        for kind, cls in kinds.items():
+            field = fields_of(cls).get(name.replace("-", "_"))
+            if field is not None:
+                defaults[kind] = _shown(field.default)
+                meanings[kind] = field.info.description or ""
+                type_ = field.type
         meaning = _by_kind(meanings, "; ")
-        if len(of) < len(kinds) and len({*meanings.values()}) == 1:
-            meaning += f" ({', '.join(of)})"
-        yield Key(dotted, _TYPES[next(iter(of.values())).type], _by_kind(defaults, ", "), meaning)
+        if len(meanings) < len(kinds) and len(set(meanings.values())) == 1:
+            meaning += f" ({', '.join(meanings)})"
+        yield Key(dotted, _TYPES[type_], _by_kind(defaults, ", "), meaning)
 
 
-def _by_kind(texts: Mapping[str, str], between: str) -> str:
-    """A description that all kinds share, or each with its kinds."""
-    kinds: dict[str, list[str]] = {}
+def _by_kind(texts: Mapping[str, str], separator: str) -> str:
+    """The text that all kinds share, or each text with its kinds."""
+    kinds_of = dict[str, list[str]]()
     for kind, text in texts.items():
-        kinds.setdefault(text, []).append(kind)
-    if len(kinds) == 1:
-        return next(iter(kinds))
-    return between.join(f"{text} ({', '.join(of)})" for text, of in kinds.items())
+        kinds_of.setdefault(text, []).append(kind)
+    if len(kinds_of) == 1:
+        return next(iter(kinds_of))
+    return separator.join(f"{text} ({', '.join(kinds)})" for text, kinds in kinds_of.items())
 
 
 def _shown(value: Any) -> str:
@@ -71,13 +73,13 @@ def _shown(value: Any) -> str:
         return "not set"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def flower_keys() -> str:
-    """The section of pyproject.toml that lists every key, each with the text that stands for "not
-    set".
-    """
+    """The section of pyproject.toml with every key as an empty string, which means "not set"."""
     lines = [_BEGIN]
     last = ""
     for dotted in known_keys():
@@ -90,30 +92,27 @@ def flower_keys() -> str:
 
 
 def with_flower_keys(pyproject: str) -> str:
-    """A pyproject.toml with its section of keys made anew."""
+    """Replace the section of keys in the text of a pyproject.toml."""
     before, _, rest = pyproject.partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return f"{before}{flower_keys()}{after}"
 
 
 def configuration_page() -> str:
-    """docs/configuration.md."""
-    every = list(keys())
-    first = ", ".join(f"[`{name}`](#{name.partition('.')[0]})" for name in FIRST)
-    lines = [_INTRODUCTION, "", f"Keys to begin with: {first}."]
+    """The text of docs/configuration.md."""
+    links = ", ".join(f"[`{name}`](#{name.partition('.')[0]})" for name in FIRST)
+    lines = [_INTRODUCTION.rstrip(), "", f"Keys to begin with: {links}."]
+    all_keys = list(keys())
     for table, kinds in TABLES.items():
         lines += ["", f"## [{table}]", ""]
-        lines += [
-            f"* `{kind}`: {_summary(cls)}"
-            for kind, cls in kinds.items()
-            if cls.__doc__ and len(kinds) > 1
-        ]
+        for kind, cls in kinds.items():
+            if cls.__doc__ and len(kinds) > 1:
+                lines.append(f"* `{kind}`: {_summary(cls)}")
         lines += ["", "| key | type | default | meaning |", "|---|---|---|---|"]
-        lines += [
-            f"| `{key.dotted.partition('.')[2]}` | {key.type} | {key.default} | {key.meaning} |"
-            for key in every
-            if key.dotted.startswith(f"{table}.")
-        ]
+        for key in all_keys:
+            of, _, name = key.dotted.partition(".")
+            if of == table:
+                lines.append(f"| `{name}` | {key.type} | {key.default} | {key.meaning} |")
     return "\n".join(lines) + "\n"
 
 
@@ -128,20 +127,22 @@ def main() -> None:
 _INTRODUCTION: Final = """\
 # Configuration
 
-<!-- Generated by `python -m fedmf.runs.tables.reference`: change the fields of values, not this page. -->
+<!-- Generated by `python -m fedmf.runs.tables.reference` from fields of values; do not edit. -->
 
-This page lists all keys of a run configuration, which is a TOML file. The same file works with every engine:
+This page lists all keys of a run configuration, which is a TOML file. The same file works with
+every engine:
 
     fedmf simulate configs/digits.toml --set privacy.epsilon=2 --set mechanism.kind=bisr
     flwr run . --run-config configs/digits.toml
 
-Each table is an argument of `fedmf.Run`. `kind` selects its class, and the other keys are the fields of this
-class; a key that the class lacks is an error. `fedmf options WORD` searches this list. An empty string means
-that a key is not set. Write lists as strings with commas, such as `"64,32"`, or as TOML arrays if Flower does
-not read the file; `"none"` is an empty list. `data.seed` (for tasks of kind `function`, `task.seed`) is the
-only public seed: it determines ownership, initial parameters, cohorts and the order of examples. The
-theory page lists the [mechanisms](theory/mechanisms.md) and their parameters; parameters that are not set are
-optimised."""
+Each table is an argument of `fedmf.Run`. `kind` selects its class, and the other keys are the
+fields of this class; a key that the class lacks is an error. `fedmf options WORD` searches this
+list. An empty string means that a key is not set. Write lists as strings with commas, such as
+`"64,32"`, or as TOML arrays if Flower does not read the file; `"none"` is an empty list.
+`data.seed` (for tasks of kind `function`, `task.seed`) is the only public seed: it determines
+ownership, initial parameters, cohorts and the order of examples. The theory page lists the
+[mechanisms](theory/mechanisms.md) and their parameters; parameters that are not set are optimized.
+"""
 
 
 def _summary(cls: type) -> str:

@@ -1,4 +1,8 @@
-"""A compiled recursion over rows of moments."""
+"""The compiled feedback of a recursion over rows of moments.
+
+`RunningWorkload` calls it for every block of releases: it is the only part of a workload whose rows
+depend on one another.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +35,10 @@ def feed_back(out: Any, outputs: Any, t: int, lags: Any, weights: Any) -> None:
             for k in range(lags.size):
                 lag = lags[k]
                 weight = weights[k]
-                earlier = (
-                    out[i - lag, low:high] if lag <= i else outputs[(t + i - lag) % past, low:high]
-                )
+                if lag <= i:
+                    earlier = out[i - lag, low:high]
+                else:
+                    earlier = outputs[(t + i - lag) % past, low:high]
                 if weight == -1.0:
                     for j in range(y.size):
                         y[j] += earlier[j]

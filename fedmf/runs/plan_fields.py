@@ -1,4 +1,4 @@
-"""What a run asks of its release, in plain numbers."""
+"""The fields of a plan that follow from a run, in plain numbers; used for new and recorded runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from fedmf.accounting.sampling import CohortLaw
 
 
-def numbers_of(
+def plan_fields(
     privacy: Privacy, cohorts: Cohorts, statistics: Sequence[Statistic]
 ) -> dict[str, Any]:
-    """The fields of a `Plan` that are those of its run."""
-    normalized = any(
-        isinstance(statistic, QuantileClipping) and statistic.normalize_updates
-        for statistic in statistics
-    )
+    """The fields of a `Plan` that its run determines."""
+    normalized = False
+    for statistic in statistics:
+        if isinstance(statistic, QuantileClipping) and statistic.normalize_updates:
+            normalized = True
     return {
         "epsilon": privacy.requested_epsilon,
         "delta": privacy.delta,
@@ -33,7 +33,7 @@ def numbers_of(
     }
 
 
-def law_of(cohorts: Cohorts, users: int, participation: Participation) -> CohortLaw:
+def cohort_law(cohorts: Cohorts, users: int, participation: Participation) -> CohortLaw:
     """The law by which secret cohorts are drawn.
 
     Raises:
