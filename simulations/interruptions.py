@@ -51,6 +51,7 @@ def carry_out(place: Path, every: int, way: str, last: int, delay: float) -> Non
     import fedmf
     from fedmf.flower.clients import run_on_grid
     from fedmf.flower.grid import InProcessGrid
+    from fedmf.runs.loop import RoundRecord
     from fedmf.runs.tables.configuration import run_of
 
     torch.set_num_threads(1)
@@ -65,7 +66,7 @@ def carry_out(place: Path, every: int, way: str, last: int, delay: float) -> Non
     if last == 0:
         later.start()
 
-    def on_round(record: fedmf.runs.RoundRecord) -> bool:
+    def on_round(record: RoundRecord) -> bool:
         if record.rounds == last and way in SIGNALS:
             later.start()
         time.sleep(0.02)
@@ -75,8 +76,8 @@ def carry_out(place: Path, every: int, way: str, last: int, delay: float) -> Non
 
     run = run_of({**KEYS, "execution.checkpoint-every": every})
     if way == "flwr stop":
-        from flwr.common.telemetry import EventType
         from flwr.supercore.exit.signal_handler import register_signal_handlers
+        from flwr.supercore.telemetry import EventType
 
         from fedmf.flower.apps import make_client_app
         from fedmf.training import LocalTrainer
@@ -92,6 +93,7 @@ def carry_out(place: Path, every: int, way: str, last: int, delay: float) -> Non
 
 def finish(place: Path, every: int, report: Path) -> None:
     """Resume a run, or start it if nothing was started, and report what became of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     import torch
 
     import fedmf
@@ -105,7 +107,7 @@ def finish(place: Path, every: int, report: Path) -> None:
     else:
         session = fedmf.start(run, place)
     with session:
-        found = {"released": session.server.t, "lost": len(session.server.lost)}
+        found: dict[str, Any] = {"released": session.server.t, "lost": len(session.server.lost)}
         run_in_process(session)
         found["model"] = session.server.parameters.tolist()
         found["epsilon"] = session.statement()["epsilon_spent"]
@@ -146,6 +148,7 @@ def main() -> None:
     options.add_argument("--ways", nargs="*", default=WAYS)
     given = options.parse_args()
     CONTEXT.set_forkserver_preload(["fedmf.flower.apps", "fedmf.runs.simulation", "torch"])
+    seconds = 0.0
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.processes) as pool:
         folder = Path(name)
         for again in range(2):  # the first one starts the server

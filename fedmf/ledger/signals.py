@@ -40,17 +40,50 @@ def held_back() -> Iterator[None]:
 
 
 @contextmanager
-def raising_on_termination() -> Iterator[None]:
-    """Let SIGTERM raise `SystemExit` if it would end the process without cleaning up."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+def stopping() -> Iterator[None]:
+    """Let what a signal's handler raises arrive as `KeyboardInterrupt`, and raise it afterwards.
+
+    A handler's `SystemExit` in the middle of local training would count as an error of the user
+    that is trained. SIGTERM without a handler raises `SystemExit`, so that the process cleans up.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGTERM, _exit)
+    raised: list[BaseException] = []
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    on_termination = signal.getsignal(signal.SIGTERM)
     try:
+        _replace(signal.SIGINT, on_interrupt, raised)
+        _replace(signal.SIGTERM, on_termination, raised)
         yield
+    except KeyboardInterrupt:
+        if raised:
+            raise raised[0] from None
+        raise
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            _restore(signal.SIGTERM, on_termination)
+        finally:
+            _restore(signal.SIGINT, on_interrupt)
+
+
+def _replace(number: int, handler: Any, raised: list[BaseException]) -> None:
+    """Handle a signal as before, but keep what the handler raises and raise an interrupt."""
+    if handler is signal.SIG_DFL:
+        handler = _exit
+    if not callable(handler):  # the signal is ignored, or handled outside of Python
+        return
+
+    def interrupting(received: int, frame: FrameType | None) -> None:
+        try:
+            handler(received, frame)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raised.append(error)
+            raise KeyboardInterrupt from error
+
+    signal.signal(number, interrupting)
 
 
 def _restore(number: int, handler: Any) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.errors import ConfigError
-from fedmf.ledger.signals import raising_on_termination
+from fedmf.ledger.signals import stopping
 from fedmf.runs.model_layout import named_copies
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import UserFailure
@@ -348,7 +348,7 @@ class TrainingLoop:
             LedgerError: a release failed, now or before. Open the run again.
             Exception: raised by a callback; the round is committed, and the run can be continued.
         """
-        with raising_on_termination():
+        with stopping():
             return self._run(last)
 
     def _run(self, last: int | None) -> bool:
