@@ -1,22 +1,19 @@
 """Interrupt tiny runs at random moments, resume them, and compare with an uninterrupted run.
 
-    python simulations/interruptions.py --moments 20 --processes 2
+    python simulations/interruptions.py --moments 20
 
-For each way of stopping and each interval of checkpoints: in how many runs it hit after the first
-commit, rounds lost, the spent ε at the end, and how many final models are equal to the bit. "flwr
-stop" is the signal handler of a ServerApp's process with the SIGINT that Flower sends itself once
-its token is revoked; "twice" is a second Ctrl-C 5 ms later.
+For each way of stopping and each interval of checkpoints: in how many runs it hit between the first
+and the last commit, rounds lost, the spent ε at the end, and how many models are equal to the bit.
+"flwr stop" is a ServerApp's handler of signals, and the SIGINT that Flower then sends.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
+import multiprocessing as mp
 import os
 import random
-import signal
-import sys
 import tempfile
 import threading
 import time
@@ -24,15 +21,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch
+from flwr.supercore.exit.signal_handler import register_signal_handlers
+from flwr.supercore.telemetry import EventType
+
+import fedmf
+from fedmf.flower.apps import make_client_app
+from fedmf.flower.clients import run_on_grid
+from fedmf.flower.grid import InProcessGrid
+from fedmf.runs.loop import RoundRecord
+from fedmf.runs.simulation import run_in_process
+from fedmf.runs.tables.configuration import run_of
+from fedmf.training import LocalTrainer
+
 ROUNDS = 14
-EVERY = (1, 10, 100)
-SIGNALS = {
-    "SIGINT": signal.SIGINT,
-    "SIGINT twice": signal.SIGINT,
-    "SIGTERM": signal.SIGTERM,
-    "flwr stop": signal.SIGINT,
-}
-WAYS = (*SIGNALS, "exception", "callback")
+SIGNALS = {"SIGINT": 2, "SIGINT twice": 2, "SIGTERM": 15, "flwr stop": 2}
 KEYS = {
     **{"data.kind": "digits", "data.users": 24, "model.kind": "mlp", "model.hidden-units": "5"},
     **{"cohorts.rounds": ROUNDS, "cohorts.users-per-round": 6, "mechanism.kind": "bisr"},
@@ -40,35 +43,23 @@ KEYS = {
     **{"execution.evaluate-every": ROUNDS, "client.batch-size": 64},
     **{"privacy.epsilon": 8.0, "privacy.delta": 1e-5, "privacy.noise-seed": 7},
 }
-CONTEXT: Any = multiprocessing.get_context("forkserver")
+CONTEXT: Any = mp.get_context("forkserver")
 
 
 def carry_out(place: Path, every: int, way: str, last: int, delay: float) -> None:
     """Start a run in this process, and stop it after round ``last``, or ``delay`` seconds later."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    import torch
-
-    import fedmf
-    from fedmf.flower.clients import run_on_grid
-    from fedmf.flower.grid import InProcessGrid
-    from fedmf.runs.loop import RoundRecord
-    from fedmf.runs.tables.configuration import run_of
-
-    torch.set_num_threads(1)
 
     def strike() -> None:
         for _ in range(1 + (way == "SIGINT twice")):
             os.kill(os.getpid(), SIGNALS[way])
             time.sleep(0.005)
 
-    later = threading.Timer(delay, strike)
-    later.daemon = True
     if last == 0:
-        later.start()
+        threading.Timer(delay, strike).start()
 
     def on_round(record: RoundRecord) -> bool:
         if record.rounds == last and way in SIGNALS:
-            later.start()
+            threading.Timer(delay, strike).start()
         time.sleep(0.02)
         if record.rounds == last and way == "exception":
             raise RuntimeError("interrupted")
@@ -76,12 +67,6 @@ def carry_out(place: Path, every: int, way: str, last: int, delay: float) -> Non
 
     run = run_of({**KEYS, "execution.checkpoint-every": every})
     if way == "flwr stop":
-        from flwr.supercore.exit.signal_handler import register_signal_handlers
-        from flwr.supercore.telemetry import EventType
-
-        from fedmf.flower.apps import make_client_app
-        from fedmf.training import LocalTrainer
-
         register_signal_handlers(EventType.FLWR_SERVERAPP_RUN_LEAVE)
         with fedmf.start(run, place) as session:
             trainer = LocalTrainer(session.task, run.client)
@@ -93,20 +78,9 @@ def carry_out(place: Path, every: int, way: str, last: int, delay: float) -> Non
 
 def finish(place: Path, every: int, report: Path) -> None:
     """Resume a run, or start it if nothing was started, and report what became of it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    import torch
-
-    import fedmf
-    from fedmf.runs.simulation import run_in_process
-    from fedmf.runs.tables.configuration import run_of
-
-    torch.set_num_threads(1)
     run = run_of({**KEYS, "execution.checkpoint-every": every})
-    if (place / "ledger.sqlite").exists():
-        session = fedmf.resume(run, place)
-    else:
-        session = fedmf.start(run, place)
-    with session:
+    begin = fedmf.resume if (place / "ledger.sqlite").exists() else fedmf.start
+    with begin(run, place) as session:
         found: dict[str, Any] = {"released": session.server.t, "lost": len(session.server.lost)}
         run_in_process(session)
         found["model"] = session.server.parameters.tolist()
@@ -114,18 +88,24 @@ def finish(place: Path, every: int, report: Path) -> None:
     report.write_text(json.dumps(found))
 
 
-def in_process(function: Any, *arguments: Any) -> Any:
-    """Start a function in a process of its own."""
-    process = CONTEXT.Process(target=function, args=arguments)
+def silently(function: Any, *arguments: Any) -> None:
+    """Call a function with one thread and without its messages."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    torch.set_num_threads(1)
+    function(*arguments)
+
+
+def in_process(function: Any, *arguments: Any) -> None:
+    """Run a function in a process of its own."""
+    process = CONTEXT.Process(target=silently, args=(function, *arguments))
     process.start()
-    return process
+    process.join()
 
 
-def interrupted(folder: Path, way: str, every: int, index: int, before: float) -> dict[str, Any]:
+def interrupted(folder: Path, way: str, every: int, index: int) -> dict[str, Any]:
     """The report of one run that was interrupted and resumed.
 
-    A signal comes up to 60 ms after the end of a random round, or in the ``before`` seconds until
-    the first one.
+    A signal comes 0 to 60 ms after a random round, or in the first two seconds of the process.
     """
     draw = random.Random(f"{way} {every} {index}")
     place = folder / f"{way} {every} {index}"
@@ -133,10 +113,10 @@ def interrupted(folder: Path, way: str, every: int, index: int, before: float) -
     delay = draw.uniform(0.0, 0.06)
     if way in SIGNALS and index % 5 == 0:
         last = 0
-        delay = draw.uniform(0.0, before)
-    in_process(carry_out, place, every, way, last, delay).join()
+        delay = draw.uniform(0.0, 2.0)
+    in_process(carry_out, place, every, way, last, delay)
     report = place.with_suffix(".json")
-    in_process(finish, place, every, report).join()
+    in_process(finish, place, every, report)
     return json.loads(report.read_text())
 
 
@@ -144,24 +124,18 @@ def main() -> None:
     """Carry all of it out and print the table."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--moments", type=int, default=20)
-    options.add_argument("--processes", type=int, default=2)
-    options.add_argument("--ways", nargs="*", default=WAYS)
+    options.add_argument("--ways", nargs="*", default=[*SIGNALS, "exception", "callback"])
     given = options.parse_args()
-    CONTEXT.set_forkserver_preload(["fedmf.flower.apps", "fedmf.runs.simulation", "torch"])
-    seconds = 0.0
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.processes) as pool:
+    CONTEXT.set_forkserver_preload(["fedmf.flower.apps", "fedmf.runs.simulation"])
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(3) as pool:
         folder = Path(name)
-        for again in range(2):  # the first one starts the server
-            began = time.perf_counter()
-            in_process(carry_out, folder / f"whole {again}", 1, "", -1, 0.0).join()
-            seconds = time.perf_counter() - began
-        in_process(finish, folder / "whole 1", 1, folder / "whole.json").join()
+        in_process(finish, folder / "whole", 1, folder / "whole.json")
         whole = json.loads((folder / "whole.json").read_text())
         print("way | checkpoints every | hit in training | rounds lost | ε spent | models equal")
         for way in given.ways:
-            for every in EVERY:
+            for every in (1, 10, 100):
                 jobs = [
-                    pool.submit(interrupted, folder, way, every, index, seconds)
+                    pool.submit(interrupted, folder, way, every, index)
                     for index in range(given.moments)
                 ]
                 reports = [job.result() for job in jobs]
@@ -169,9 +143,8 @@ def main() -> None:
                 lost = sum(report["lost"] for report in reports)
                 epsilons = sorted({round(report["epsilon"], 6) for report in reports})
                 equal = sum(report["model"] == whole["model"] for report in reports)
-                row = (way, every, hit, lost, epsilons, f"{equal}/{len(reports)}")
-                print(*row, sep=" | ", flush=True)
+                print(way, every, hit, lost, epsilons, equal, sep=" | ", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

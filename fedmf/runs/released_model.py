@@ -68,7 +68,8 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
     The statement of the run covers it.
 
     Args:
-        path: the directory of a finished, running or stopped run; its data and task are not needed.
+        path: the directory of a finished, stopped or running run; its data and task are not needed.
+            Of a running or killed one, the model at the last checkpoint.
 
     Returns:
         Tensors on the CPU by the names that the trained parameters have in the user's own module,
