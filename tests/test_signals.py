@@ -14,6 +14,7 @@ from support.small_runs import small_run
 
 import fedmf
 from fedmf.ledger.signals import held_back, stopping
+from fedmf.runs.simulation import run_in_process
 from fedmf.training import LocalTrainer
 
 RUN = small_run(mechanism="bisr", bands=3, checkpoint_every=100, local_engine="loop")
@@ -72,7 +73,7 @@ def _run_until(place: Path, where: str) -> None:
             LocalTrainer._trained = trained  # type: ignore[method-assign]
         else:
             session.directory.ledger.commit_round = commit_round  # type: ignore[method-assign]
-        fedmf.runs.simulation.run_in_process(session)
+        run_in_process(session)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with idle threads
