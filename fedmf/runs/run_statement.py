@@ -17,6 +17,7 @@ from fedmf.ledger.ledger import Ledger
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import RunHeader, opened_record
 from fedmf.statements.composition import PrivacyCost, UserLosses, finite
+from fedmf.statements.recorded_patterns import recorded_sensitivities
 from fedmf.statements.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
@@ -301,7 +302,9 @@ def run_spent(plan: Plan, ledger: Ledger) -> UserLosses:
     for length in np.unique(lengths).tolist():  # equal patterns are computed once
         users = np.flatnonzero(lengths == length)
         patterns, which = distinct_patterns(rounds[starts[users][:, None] + np.arange(length)])
-        sensitivities[users] = plan.release.of_equal_length(patterns, ledger.released)[which]
+        sensitivities[users] = recorded_sensitivities(plan.release, patterns, ledger.released)[
+            which
+        ]
     names = ledger.histories.names
     if plan.relative_noise_std == 0:
         return UserLosses(names, np.where(sensitivities > 0, math.inf, 0.0))
