@@ -127,6 +127,29 @@ def test_a_run_shows_its_plan_a_table_of_rounds_and_the_guarantee_first(
     assert "No privacy" in capsys.readouterr().out
 
 
+def test_the_last_line_says_that_held_out_users_are_not_protected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = [f"u{i}" for i in range(30)]
+    rows = [f"{user},{i % 3},{i % 2},{i % 2}" for i, user in enumerate(users * 2)]
+    (tmp_path / "rows.csv").write_text("\n".join(["who,a,b,y", *rows]) + "\n")
+    (tmp_path / "users.txt").write_text("\n".join(users) + "\n")
+    keys = {
+        "data": 'kind = "table"\nuser-column = "who"\nlabel-column = "y"\nclass-names = "0,1"\n'
+        'feature-columns = "a,b"\npartition = "by-user"\nusers = 24\n'
+        f'path = "{tmp_path}/rows.csv"\nuser-list = "{tmp_path}/users.txt"',
+        "model": 'kind = "logistic"',
+        "cohorts": "rounds = 2\nusers-per-round = 4",
+        "privacy": "epsilon = 8.0\ndelta = 1e-5\nnoise-seed = 1",
+        "mechanism": 'kind = "identity"',
+    }
+    config = tmp_path / "run.toml"
+    config.write_text("\n".join(f"[{table}]\n{values}" for table, values in keys.items()))
+    assert run(["simulate", str(config), "--out", str(tmp_path / "a")]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("Not protected: the test part belongs to held-out users")
+
+
 def shown(path: Path, made: Run, terminal: bool) -> tuple[str, RunProgress]:
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=200, color_system=None)

@@ -143,3 +143,9 @@ def _show_result(session: Session, view: RunProgress, full: bool) -> None:
     if (path / OPERATOR).exists():
         secrets.append(OPERATOR)
     typer.echo(f"Keep secret: {', '.join(secrets)}.")
+    owner = session.task.dataset.test_owner
+    if quality and session.run.is_private and owner != "nobody":
+        typer.echo(
+            f"Not protected: the test part belongs to {owner}, and loss and metrics on it have no"
+            " noise. Do not publish them."
+        )
