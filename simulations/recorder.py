@@ -107,12 +107,11 @@ FIGURES = {
     "epsilon": "epsilon_planned", "epsilon_spent": "epsilon_realised", "mu": "mu_planned",
     "mu_spent": "mu_realised", "noise_multiplier": "noise_multiplier",
 }  # as they were called on 8b0bfc9
-OPTIONS = {
-    "--clip-norm": "--norm-bound", "--row-level": "--each-row-a-user", "--state-dir": "--state",
-    "--rows-per-user": "--max-participations", "--second-moment": "--second", "independent": "ime",
-    "concatenated": "cs", "post-processing": "pp",
+KEYS = {
+    "client.engine=vmap": "client.engine=vectorised",
+    "server.relative-eps": "server.relative-epsilon",
+    "execution.messages=one-user": "execution.messages=per-user",
 }
-KEYS = {"client.engine=vmap": "client.engine=vectorised", "server.relative-eps": "server.relative-epsilon"}
 def asked(given):
     from fedmf.errors import ConfigError
     from fedmf.runs.tables.configuration import parse_assignments, run_of
@@ -169,17 +168,12 @@ def wrapped(name, inner):
     return told(name, models, name)
 def stream(name, options):
     from fedmf.cli.app import run as command
-    import fedmf.cli as command_options
-    with contextlib.suppress(ImportError):
-        import fedmf.cli.stream_screen
     users, drawn = "--user-column" in options, np.random.default_rng(0).normal(0.3, 0.2, (20, 2))
     rows = [f"{x:.6f},{y:.6f}" + f",u{t % 6}" * users for t, (x, y) in enumerate(drawn)]
     Path("rows.csv").write_text("\\n".join(["speed,load" + ",user" * users, *rows]) + "\\n")
     base = "stream --input rows.csv --clip-norm 1 --epsilon 8 --delta 1e-5 --rounds 20 --seed 7 "
     base += "--columns speed,load " + "--row-level " * (not users) + options
     words = [*base.split(), "--state-dir", name, "--output", name + ".jsonl", "--raw"]
-    if not hasattr(command_options, "stream_screen"):  # as they were called on f481ea2
-        words = [OPTIONS.get(word, word) for word in words if word != "--raw"]
     code = command(words)
     if code:
         raise RuntimeError(f"exit code {code}")
@@ -210,6 +204,7 @@ class Version:
         folder.mkdir()
         state = {
             "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CACHE_HOME": str(folder / "cache"),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(tree),
         }
