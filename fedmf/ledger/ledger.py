@@ -15,6 +15,7 @@ fit.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import hmac
 import json
@@ -30,7 +31,8 @@ from numpy.typing import NDArray
 
 from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolation, rebuilding
 from fedmf.ledger.durable_files import overwrite_durably
-from fedmf.ledger.lock import HighWaterMark, ReleaseGuard, WriterLock
+from fedmf.ledger.lineage import Lineage
+from fedmf.ledger.lock import HighWaterMark, Reached, ReleaseGuard, WriterLock, seen_here
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.schedule import SALT_BYTES
@@ -167,6 +169,7 @@ class Ledger:
         self._opening: Opening | None = None
         self._openings = list[Opening]()
         self._chains = list[bytes]()
+        self._salts = list[bytes]()
         with contextlib.ExitStack() as held:
             if not read_only:
                 held.callback(WriterLock(path).release)
@@ -176,7 +179,7 @@ class Ledger:
                 self._connection = held.enter_context(
                     contextlib.closing(_connected(path, read_only))
                 )
-                self._read()
+                self._read(key)
             self._held = held.pop_all()
 
     @classmethod
@@ -265,9 +268,10 @@ class Ledger:
 
     # Reading
 
-    def _read(self) -> None:
+    def _read(self, key: NoiseKey | None) -> None:
         """Verify every row, trusting nothing that was checked when it was written."""
         found = self._mark.read()
+        self._seen = self._seen_here(key)  # before the rows, to which a writer may add now
         self._connection.execute("BEGIN")  # a reader keeps this view until it is closed
         self._check_file()
         self._read_header()
@@ -287,6 +291,17 @@ class Ledger:
         self._mark.check(found, self._chains)
         if not self._read_only:
             self._connection.execute("COMMIT")
+
+    def _seen_here(self, key: NoiseKey | None) -> Reached | None:
+        """What this machine has seen; without a key, of the run that an unchecked header names."""
+        if key is not None:
+            return None if key.public else seen_here(key.fingerprint)
+        with contextlib.suppress(sqlite3.Error, ValueError, KeyError, TypeError):
+            (text,) = self._connection.execute("SELECT json FROM header").fetchone()
+            about = json.loads(text)["about"]
+            if not about["key_public"]:
+                return seen_here(str(about["key_fingerprint"]))
+        return None
 
     def _check_file(self) -> None:
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
@@ -371,6 +386,7 @@ class Ledger:
     def _take(self, commit: Commit, chain: bytes) -> None:
         """Hold a commit that is durable."""
         self._chains.append(chain)
+        self._salts.append(self._openings[-1].salt if commit.steps else b"")
         self._head = chain
         self.released = commit.first + commit.steps
         self._records = commit.records
@@ -385,6 +401,13 @@ class Ledger:
     def openings(self) -> list[Opening]:
         """All openings so far, in order."""
         return list(self._openings)
+
+    def lineage(self) -> Lineage:
+        """The commits so far, to be compared with those of copies."""
+        lineage = Lineage(self._header_chain, tuple(self._chains), tuple(self._salts), self._seen)
+        if self._seen is None or lineage.holds(self._seen):
+            return dataclasses.replace(lineage, seen=None)
+        return lineage
 
     def commits(self) -> Iterator[Commit]:
         """All commits in order."""

@@ -34,6 +34,7 @@ _log = logging.getLogger("fedmf")
 #: Of one length, so that a later line replaces an earlier one whole.
 _LINE: Final = re.compile(rb"(\d{12}) ([0-9a-f]{64})\n")
 _START: Final = b"%012d %s\n" % (0, b"0" * 64)
+_FINGERPRINT: Final = re.compile(r"[0-9A-Za-z]+")
 #: How often a mark is read that may be being written.
 _LOOKS: Final = 3
 #: (commits, chain value of the last)
@@ -143,6 +144,7 @@ class HighWaterMark:
         self._ledger = ledger
         self._here = -1
         self._machine = -1
+        self._machine_file: Path | None = None
         if key is None:
             return
         with contextlib.suppress(OSError):
@@ -151,7 +153,8 @@ class HighWaterMark:
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._machine = os.open(folder / key.fingerprint, flags, 0o600)
+                self._machine_file = folder / key.fingerprint
+                self._machine = os.open(self._machine_file, flags, 0o600)
                 fcntl.flock(self._machine, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self.close()
@@ -206,15 +209,31 @@ class HighWaterMark:
         Raises:
             LedgerError: it holds fewer commits, or other ones.
         """
-        for place, (commits, chain) in zip(
-            ("its mark says", "this machine has seen"), marks, strict=False
-        ):
-            if commits > len(chains) or (commits and chains[commits - 1] != chain):
-                raise LedgerError(
-                    f"{self._ledger} holds {len(chains)} commits and not the {commits} that {place}"
-                    " were made: it is an older copy, or its newest rows are lost. Continue with"
-                    " the newest copy."
-                )
+        here, *machine = marks
+        if not holds(chains, here):
+            raise LedgerError(
+                f"{self._ledger} holds {len(chains)} commits and not the {here[0]} that its mark"
+                " says were made: it is an older copy, or its newest rows are lost. Continue with"
+                " the newest copy."
+            )
+        for reached in machine:
+            if not holds(chains, reached):
+                raise LedgerError(self._contradiction(reached[0], len(chains)))
+
+    def _contradiction(self, seen: int, held: int) -> str:
+        """An error about commits that this machine has seen and the ledger does not hold."""
+        if seen > held:
+            return (
+                f"{self._ledger} holds {held} commits and not the {seen} that this machine has seen"
+                " were made: it is an older copy, another branch, or its newest rows are lost."
+                " Continue with the newest copy."
+            )
+        return (
+            f"{self._ledger} is another branch of its run: this machine has seen the run continue"
+            f" in another copy, to {seen} commits, and this copy has {held}. Continue that one. To"
+            " continue this one as well, which costs users the epsilon of both, remove"
+            f" {self._machine_file}."
+        )
 
     def note(self, commits: int, chain: bytes) -> None:
         """Note a commit that is durable; the marks themselves need not reach the disk."""
@@ -230,6 +249,20 @@ class HighWaterMark:
             if descriptor >= 0:
                 os.close(descriptor)
         self._here = self._machine = -1
+
+
+def seen_here(fingerprint: str) -> Reached | None:
+    """What this machine has seen of a run or stream, for a reader; None if nothing is known.
+
+    Args:
+        fingerprint: of its noise key.
+    """
+    folder = marks_folder()
+    if folder is None or _FINGERPRINT.fullmatch(fingerprint) is None:
+        return None
+    with contextlib.suppress(OSError):
+        return _reached((folder / fingerprint).read_bytes())
+    return None
 
 
 def marks_folder() -> Path | None:
@@ -249,3 +282,9 @@ def _beside(ledger: Path) -> Path:
 def _reached(content: bytes) -> Reached | None:
     line = _LINE.fullmatch(content)
     return None if line is None else (int(line[1]), bytes.fromhex(line[2].decode()))
+
+
+def holds(chains: Sequence[bytes], reached: Reached) -> bool:
+    """Whether a ledger has the commits that end with this one."""
+    commits, chain = reached
+    return commits == 0 or (commits <= len(chains) and chains[commits - 1] == chain)
