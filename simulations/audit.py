@@ -30,8 +30,8 @@ from scipy.special import betaincinv, ndtri
 
 import fedmf
 from fedmf.accounting.gaussian import certified_sigma, gaussian_epsilon, gaussian_mu
-from fedmf.matrices.workload import parse_workload
 from fedmf.mechanisms.choice import NamedMechanism
+from fedmf.mechanisms.workload import parse_workload
 
 Values = NDArray[np.float64]
 

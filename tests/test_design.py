@@ -13,10 +13,10 @@ from support import oracles
 from fedmf.accounting.gaussian import gaussian_delta
 from fedmf.accounting.rounding import at_least
 from fedmf.cli.app import run
-from fedmf.matrices.workload import parse_workload
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
 from fedmf.mechanisms.design import design
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import parse_workload
 from fedmf.participation import Participation
 
 TEN_EPOCHS = Participation(3900, 10, 390)

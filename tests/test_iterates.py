@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import LearningRateSchedule, iterates, parse_workload
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import LearningRateSchedule, iterates, parse_workload
 from fedmf.optim import Move, RoundRelease, ServerSGD
 from fedmf.participation import Participation
 

@@ -1,5 +1,6 @@
-"""Balls-in-Bins: every user is thrown into one of b bins once and joins the rounds bin, bin +
-b, …
+"""The dominating pair of Balls-in-Bins sampling, for Monte Carlo estimates of its δ.
+
+Every user is thrown into one of b bins once and joins the rounds bin, bin + b, bin + 2b, …
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ _MOST_BINS: Final = 4096
 def bin_columns(
     factorization: Factorization, participation: Participation
 ) -> Iterator[tuple[int, Matrix]]:
-    """The columns of C by turns, (first round, columns of the rounds of bins 0, 1, …, shape (n, ≤
-    b)).
+    """The columns of C by turns of the bins.
+
+    Yields:
+        The first round of a turn, and the columns of its rounds, shape (n, ≤ b).
 
     Raises:
         ValueError: k < ⌈n/b⌉ (a user in the first bin joins so many rounds), or b exceeds 4096.
     """
     n = participation.rounds
     k = participation.max_participations
-    b = participation.min_separation
-    b = min(b, n)
+    b = min(participation.min_separation, n)
     if b > _MOST_BINS:
         raise ValueError(
             f"b (bins) must be at most {_MOST_BINS} for the Balls-in-Bins accountant; got {b}."
@@ -48,11 +50,10 @@ def bin_columns(
 
 @dataclass(frozen=True, eq=False)
 class BallsInBinsPair:
-    """The dominating pair P = (1/b) Σ_i N(m_i, s²I), Q = N(0, s²I) of a matrix mechanism with C ≥
-    0.
+    """The dominating pair P = (1/b) Σ_i N(m_i, s²I), Q = N(0, s²I) of a mechanism with C ≥ 0.
 
-    m_i = Σ_l C_{:,i+lb} is what a user in bin i adds to C·G, at clip norm 1 and with the same unit
-    vector in each round. Only inner products of the m_i matter, so any rows with the same Gram
+    m_i = Σ_l C_{:,i+lb} is the contribution of a user in bin i to C·G, at clip norm 1 and with one
+    unit vector in all rounds. Only inner products of the m_i matter, so any rows with the same Gram
     matrix will do.
 
     Args:
@@ -99,7 +100,7 @@ class BallsInBinsPair:
 
     @property
     def size(self) -> int:
-        """b, the losses' summands that a draw needs."""
+        """b, the number of summands of a draw's loss."""
         return len(self.means)
 
     @property
@@ -108,18 +109,17 @@ class BallsInBinsPair:
         return float(np.sqrt(np.einsum("ij,ij->i", self.means, self.means).max()))
 
     def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
-        """The proposal for a side; see `balls_in_bins_draws`."""
-        kind = BinsRemoveProposal if side == "remove" else BinsAddProposal
-        return kind.of(self.means, noise, epsilon)
+        """The proposal of `balls_in_bins_draws` for a side."""
+        if side == "remove":
+            return BinsRemoveProposal.of(self.means, noise, epsilon)
+        return BinsAddProposal.of(self.means, noise, epsilon)
 
     def draw_without(self, rng: np.random.Generator, count: int) -> Matrix:
         """Products <y, m_j> of draws from Q, shape (N, b)."""
         return rng.standard_normal((count, self.means.shape[1])) @ self.means.T
 
     def losses(self, state: Matrix, noise: float) -> Matrix:
-        """L = log (1/b) Σ_j exp(<y, m_j>/s − |m_j|²/(2s²)) from the products <y, m_j>, shape (N,
-        b).
-        """
+        """L = log (1/b) Σ_j exp(<y, m_j>/s − |m_j|²/(2s²)) from products <y, m_j>, shape (N, b)."""
         norms = np.einsum("ij,ij->i", self.means, self.means)
         return log_sum_exp(state / noise - norms / (2 * noise**2)) - math.log(len(self.means))
 

@@ -1,4 +1,4 @@
-"""What to draw from for the two sides of the Balls-in-Bins pair, in units of the noise.
+"""Proposals for the two sides of the Balls-in-Bins pair, in units of the noise.
 
 For δ of P against Q the event that matters, L ≥ ε under P, is reached in many ways: one bin far
 out, a cluster of neighbours, all bins a little. Two proposals cover them and are mixed:
@@ -34,10 +34,10 @@ _OVERSHOOT = 0.5
 _FIXED_POINT_STEPS = 8
 # Of the two normals for δ of Q against P.
 _SHARE_SHIFTED = 0.2
-# Any points will do; these need not be exact.
+# The points need not be exact: any will do.
 _LEVEL_TOLERANCE = 0.02
 _ALIKE = 0.7
-# What single precision may add to log Ω of a sequence.
+# Single precision may add so much to log Ω of a sequence.
 _SINGLE_PRECISION = 1e-3
 
 
@@ -92,7 +92,7 @@ class BinsRemoveProposal:
         return largest - math.log(_SHARE_GROWN) + _SINGLE_PRECISION
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
-        """Draws with state <y, m_j>·s, to be divided by the noise again: shape (N, b)."""
+        """Draws with state <y, m_j>·s, to be divided by the noise again, shape (N, b)."""
         half = 0.5 * np.diag(self.gram)
         grown = rng.random(count) < _SHARE_GROWN
         others = np.flatnonzero(~grown)
@@ -100,11 +100,11 @@ class BinsRemoveProposal:
         length = np.ones(count)
         log_omega = np.zeros(count)
         shift[others] = self._points(rng, others.size)
-        shift[grown], length[grown], log_omega[grown] = self._grow(rng, None, count - others.size)
+        shift[grown], length[grown], log_omega[grown] = self._attracted(rng, count - others.size)
         y = shift + rng.standard_normal(shift.shape)
         products = y @ self.means.T
         losses = log_sum_exp(products - half) - math.log(len(half))
-        _, length[others], log_omega[others] = self._grow(rng, products[others] - half, others.size)
+        length[others], log_omega[others] = self._independent(rng, products[others] - half)
         log_density = np.logaddexp(
             math.log(_SHARE_POINTS)
             + log_sum_exp(products @ self.combinations.T + self.point_log_weights),
@@ -118,55 +118,89 @@ class BinsRemoveProposal:
         chosen = rng.choice(len(weights), size=count, p=weights / weights.sum())
         return (self.combinations @ self.means)[chosen]
 
-    def _grow(
-        self, rng: np.random.Generator, log_odds: Matrix | None, count: int
-    ) -> tuple[Matrix, Vector, Vector]:
-        """Sequences J: (Σ_J m, |J|, log Ω(J)).
+    def _attracted(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[Matrix, NDArray[np.float64], NDArray[np.float64]]:
+        """Sequences J: (Σ_J m, |J|, log Ω(J)), each bin attracted by those before it.
 
-        Ω(J) is the product of μ(K) = (1/b) Σ_j exp<Σ_K m, m_j> over J's own prefixes K. A sequence
-        ends once log μ(J) ≥ ε, or at 256. Without log_odds each next bin has probability
-        proportional to exp<Σ_K m, m_j>; with them, shape (N, b), to exp(log_odds).
+        The next bin j after the prefix K has probability proportional to exp<Σ_K m, m_j>.
         """
-        b = len(self.means)
+        growth = _Growth(self, rng.integers(len(self.means), size=count))
+        while growth.go_on():
+            growth.append(_pick(rng, np.cumsum(growth.summands, axis=1)))
+        return growth.total, growth.length, growth.log_omega
+
+    def _independent(
+        self, rng: np.random.Generator, log_odds: Matrix
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Sequences J by κ: (|J|, log Ω(J)), bins with odds exp(log_odds), shape (N, b)."""
+        weights = np.exp((log_odds - log_odds.max(axis=1, keepdims=True)).astype(np.float32))
+        cumulative = np.cumsum(weights, axis=1)
+        growth = _Growth(self, _pick(rng, cumulative))
+        while growth.go_on():
+            if growth.active.size < len(cumulative):
+                cumulative = cumulative[growth.survivors]
+            growth.append(_pick(rng, cumulative))
+        return growth.length, growth.log_omega
+
+
+class _Growth:
+    """Sequences J of bins that grow together until log μ(J) ≥ ε, or to 256 bins.
+
+    Ω(J) is the product of μ(K) = (1/b) Σ_j exp<Σ_K m, m_j> over J's own prefixes K.
+
+    Args:
+        proposal: the means, their Gram matrix and ε.
+        first: the first bin of each sequence.
+    """
+
+    def __init__(self, proposal: BinsRemoveProposal, first: NDArray[np.intp]) -> None:
+        self._means = proposal.means
+        self._epsilon = proposal.epsilon
         # Single precision: the probabilities that are drawn from are the ones that enter Ω.
-        gram = self.gram.astype(np.float32)
-        cumulative: NDArray[Any] = np.zeros((0, b), dtype=np.float32)
-        if log_odds is not None:
-            weights = np.exp((log_odds - log_odds.max(axis=1, keepdims=True)).astype(np.float32))
-            cumulative = np.cumsum(weights, axis=1)
-        chosen = rng.integers(b, size=count) if log_odds is None else _pick(rng, cumulative)
-        total = self.means[chosen]
-        length = np.ones(count)
-        log_omega = np.zeros(count)
-        field = gram[chosen]
-        active = np.arange(count)
-        for _ in range(1, _LONGEST):
-            peak = field.max(axis=1)
-            summands = np.exp(field - peak[:, None])
-            log_mu = np.log(summands.sum(axis=1, dtype=np.float64) / b) + peak
-            going = log_mu < self.epsilon
-            if not going.all():
-                active = active[going]
-                field = field[going]
-                summands = summands[going]
-                log_mu = log_mu[going]
-                cumulative = cumulative[going] if log_odds is not None else cumulative
-            if not active.size:
-                break
-            log_omega[active] += log_mu
-            chosen = _pick(rng, np.cumsum(summands, axis=1) if log_odds is None else cumulative)
-            field += gram[chosen]
-            total[active] += self.means[chosen]
-            length[active] += 1
-        return total, length, log_omega
+        self._gram = proposal.gram.astype(np.float32)
+        self._field = self._gram[first]
+        self._bins = 1
+        #: Indices of the sequences that still grow, and which of the previous ones they are; for
+        #: each of them exp<Σ_J m, m_j> over the largest.
+        self.active = np.arange(first.size)
+        self.survivors = np.ones(first.size, dtype=bool)
+        self.summands = np.empty_like(self._field)
+        #: Σ_J m, |J| and log Ω(J) of all sequences.
+        self.total = self._means[first]
+        self.length = np.ones(first.size)
+        self.log_omega = np.zeros(first.size)
+
+    def go_on(self) -> bool:
+        """End sequences that are long enough, weigh the others; False if none is left."""
+        if self._bins == _LONGEST:
+            return False
+        peak = self._field.max(axis=1)
+        summands = np.exp(self._field - peak[:, None])
+        log_mu = np.log(summands.sum(axis=1, dtype=np.float64) / len(self._means)) + peak
+        self.survivors = log_mu < self._epsilon
+        if not self.survivors.all():
+            self.active = self.active[self.survivors]
+            self._field = self._field[self.survivors]
+            summands = summands[self.survivors]
+            log_mu = log_mu[self.survivors]
+        self.summands = summands
+        self.log_omega[self.active] += log_mu
+        return self.active.size > 0
+
+    def append(self, bins: NDArray[np.intp]) -> None:
+        """Add a bin to each sequence that still grows."""
+        self._field += self._gram[bins]
+        self.total[self.active] += self._means[bins]
+        self.length[self.active] += 1
+        self._bins += 1
 
 
 def _nearest_points(gram: Matrix, level: float) -> Matrix:
-    """Combinations α of the means such that the points y = Σ α_j m_j satisfy y = τ·∇L(y), L(y) =
-    level; local ones.
+    """Combinations α of the means with points y = Σ α_j m_j where y = τ·∇L(y) and L(y) = level.
 
-    The fixed point starts at the directions of the means, at most 512 of them, evenly spaced; where
-    neighbours nearly agree they are further apart.
+    They are nearest to 0 among their neighbours. The fixed point starts at the directions of the
+    means, at most 512 of them, evenly spaced; where neighbours nearly agree they are further apart.
     """
     b = len(gram)
     half = 0.5 * np.diag(gram)
@@ -222,7 +256,7 @@ def _spacing(gram: Matrix) -> int:
 
 
 def _pick(rng: np.random.Generator, cumulative: NDArray[Any]) -> NDArray[np.intp]:
-    """One index per row, with probabilities that rise like its running sums."""
+    """One index per row, drawn with probabilities that have its running sums."""
     targets = rng.random((len(cumulative), 1)).astype(cumulative.dtype) * cumulative[:, -1:]
     return np.minimum(np.count_nonzero(cumulative <= targets, axis=1), cumulative.shape[1] - 1)
 
@@ -332,8 +366,9 @@ def _conditional(means: Matrix, epsilon: float) -> tuple[Vector, Matrix]:
 
 
 def _root(slopes: Vector, offsets: Vector, epsilon: float, log_b: float) -> float:
-    """τ ≥ 0 with log (1/b) Σ exp(offset − τ·slope) = −ε, by Newton from 0 on a convex decreasing
-    function.
+    """τ ≥ 0 with log (1/b) Σ exp(offset − τ·slope) = −ε, by Newton's method from 0.
+
+    The left side is convex and decreasing in τ.
     """
     step = 0.0
     for _ in range(200):

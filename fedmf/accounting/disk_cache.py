@@ -1,7 +1,7 @@
 """A disk cache: an entry that is damaged or not ours is treated as missing.
 
-Optimised designs and certified figures are kept so. A file holds a digest of its name and content,
-so that damage, a part of it and another file in its place are misses.
+It stores optimised designs and figures of `dp_accounting`. A file holds a digest of its name and
+content, so that damaged, truncated and exchanged files are misses.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ _DIGEST = 32
 
 
 def cache_directory() -> Path | None:
-    """Where files are kept: FEDMF_CACHE, else XDG_CACHE_HOME/fedmf, else ~/.cache/fedmf; None if
-    off.
+    """The folder of all caches: FEDMF_CACHE, else XDG_CACHE_HOME/fedmf, else ~/.cache/fedmf.
 
-    Set FEDMF_CACHE=off to keep nothing.
+    It is None with FEDMF_CACHE=off, and for users without a home directory.
     """
     chosen = os.environ.get("FEDMF_CACHE", "")
+    if chosen.lower() == "off":
+        return None
     if chosen:
-        return None if chosen.lower() == "off" else Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME", "")
+        return Path(chosen)
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if shared:
+        return Path(shared) / "fedmf"
     with suppress(RuntimeError):  # no home directory
-        return (Path(home) if home else Path.home() / ".cache") / "fedmf"
+        return Path.home() / ".cache" / "fedmf"
     return None
 
 
@@ -35,7 +38,7 @@ class DiskCache:
     """Files of one kind in a folder of the user's own, mode 0700.
 
     Args:
-        root: where the folder is; made if need be.
+        root: the folder of all caches, created if need be.
         kind: names the folder, with the user's number, so that users who share a root share no
             folder.
         largest: bytes of the largest content.
@@ -58,17 +61,18 @@ class DiskCache:
         self._most = most
 
     def read(self, name: str) -> bytes | None:
-        """What was written under this name, if that is certain."""
+        """Return the content that was written under this name; None if that is not certain."""
         path = self.folder / name
         with suppress(OSError):
             if self._is_ours() and stat.S_ISREG(path.lstat().st_mode):
                 stored = path.read_bytes()
                 content = stored[_DIGEST:]
-                return content if stored == _sealed(name, content) else None
+                if stored == _sealed(name, content):
+                    return content
         return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Keep this under that name, in place of an older file; if that fails, nothing is kept."""
+        """Store content under a name, in place of an older file; after an error nothing is."""
         if len(content) > self._largest:
             return
         with suppress(OSError):
@@ -85,7 +89,7 @@ class DiskCache:
             self._make_room()
 
     def _is_ours(self) -> bool:
-        """Whether the folder is this user's and closed to others."""
+        """Return whether the folder is this user's and closed to others."""
         status = self.folder.lstat()
         return (
             stat.S_ISDIR(status.st_mode)
@@ -94,13 +98,10 @@ class DiskCache:
         )
 
     def _make_room(self) -> None:
-        files = sorted(
-            ((path.lstat(), path) for path in self.folder.iterdir()),
-            key=lambda one: -one[0].st_mtime,
-        )
+        newest_first = sorted(self.folder.iterdir(), key=lambda path: -path.lstat().st_mtime)
         total = 0
-        for status, path in files:
-            total += status.st_size
+        for path in newest_first:
+            total += path.lstat().st_size
             if total > self._most:
                 path.unlink(missing_ok=True)
 

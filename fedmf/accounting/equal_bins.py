@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -24,7 +25,7 @@ from fedmf.participation import Participation
 
 # Sums of at most some 10⁵ products are rounded by far less than this share.
 _OVERLAP_ROUNDING: Final = 1e-11
-# Precision of the search for the noise, and how far below the best one a further bound must come.
+# Precision of the search for the noise, and the relative gain for which a further bound is tried.
 _PRECISION = 1e-4
 _WORTH = 4e-3
 _STRIDES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
@@ -90,12 +91,15 @@ class BinOverlaps:
 
     @classmethod
     def of_gram(cls, gram: Matrix) -> BinOverlaps:
-        """Circular bounds on the entries of a Gram matrix; g_0 is raised until they are
-        semidefinite.
+        """Circular bounds on the entries of a Gram matrix.
+
+        g_0 is raised until the circulant matrix is semidefinite.
         """
         b = len(gram)
         bins = np.arange(b)
-        largest = np.array([gram[bins, (bins + d) % b].max() for d in range(b)])
+        largest = np.empty(b)
+        for d in range(b):
+            largest[d] = gram[bins, (bins + d) % b].max()
         g = np.maximum(np.maximum(largest, largest[-bins % b]), 0.0) * (1.0 + _OVERLAP_ROUNDING)
         g[0] += max(0.0, -float(np.fft.fft(g).real.min())) * (1.0 + _OVERLAP_ROUNDING)
         return cls(g)
@@ -108,7 +112,7 @@ class BinOverlaps:
     def largest_beyond(self, distance: int) -> float:
         """max g_d over bins at least so far apart; 0 where there are none."""
         away = self.circular[distance : self.bins - distance + 1]
-        return float(away.max()) if len(away) else 0.0
+        return float(away.max(initial=0.0))
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,8 @@ class EqualBins:
 
     Args:
         bins: N ≥ 1.
-        own: v ≥ 0, what a bin shares with no other.
-        common: c ≥ 0, what all share.
+        own: v ≥ 0, the variance that a bin shares with no other.
+        common: c ≥ 0, the variance that all bins share.
     """
 
     bins: int
@@ -155,16 +159,14 @@ class EqualBins:
         payoffs[1:] = _share_above(values[1:], threshold, self.common)
         total = float(np.maximum(weights, 0.0) @ payoffs)
         # Sums of N − 1 others beyond 2·top would come out at the wrong end of the grid.
-        rates = np.geomspace(0.5, 60.0, 40) / top
         used = int(top / step) + 2
-        moments = [math.log(float(atoms[:used] @ np.exp(rate * values[:used]))) for rate in rates]
-        wrapped = min(
-            math.exp(min((N - 1) * moment - rate * (2.0 * top - 2.0 * step), 0.0))
-            for rate, moment in zip(rates, moments, strict=True)
-        )
-        return min(
-            (total + beyond + wrapped) * (1.0 + _RELATIVE_ROUNDING) + _noise_of_transforms(N), 1.0
-        )
+        wrapped = 1.0
+        for rate in np.geomspace(0.5, 60.0, 40) / top:
+            moment = math.log(float(atoms[:used] @ np.exp(rate * values[:used])))
+            chernoff = math.exp(min((N - 1) * moment - rate * (2.0 * top - 2.0 * step), 0.0))
+            wrapped = min(wrapped, chernoff)
+        bound = (total + beyond + wrapped) * (1.0 + _RELATIVE_ROUNDING) + _noise_of_transforms(N)
+        return min(bound, 1.0)
 
     def add(self, epsilon: float) -> float:
         """An upper bound on δ_add(ε); at most 1.
@@ -189,7 +191,7 @@ class EqualBins:
 
 
 def _noise_of_transforms(N: int) -> float:
-    """A bound on what rounding in the transforms can take from a sum of payoffs in [0, 1]."""
+    """A bound on the error of a sum of payoffs in [0, 1] by rounding in the transforms."""
     return N * _FFT_ROUNDING * math.log2(_POINTS) * math.sqrt(_POINTS)
 
 
@@ -198,9 +200,7 @@ def _above(log_value: float, mean: float, variance: float) -> float:
 
 
 def _split(v: float, N: int, step: float, top: float) -> Vector:
-    """The law of e^a/N on the grid for e^a/N ≤ top, split so that the mean stays; the rest is left
-    out.
-    """
+    """The law of e^a/N on the grid up to `top`, split so that the mean stays."""
     edges = step * np.arange(int(top / step) + 1)
     with np.errstate(divide="ignore"):
         logs = np.log(N * edges)
@@ -243,10 +243,11 @@ def deterministic_delta(overlaps: BinOverlaps, noise: float, epsilon: float, del
         overlaps: of the mechanism.
         noise: s > 0, standard deviation per unit clip norm.
         epsilon: ε > 0.
-        delta: the target; once a bound of a side is at most this, no better one is looked for.
+        delta: the target; once a bound of a side is at most this, no better one is computed.
     """
-    sides = (_removes(overlaps, epsilon, delta), _adds(overlaps, epsilon))
-    return max(_first_below(delta, bounds, noise) for bounds in sides)
+    removed = _first_below(delta, _removes(overlaps, epsilon, delta), noise)
+    added = _first_below(delta, _adds(overlaps, epsilon), noise)
+    return max(removed, added)
 
 
 def deterministic_noise(
@@ -274,24 +275,29 @@ def deterministic_noise(
     def add(noise: float) -> float:
         return _first_below(delta, _adds(overlaps, epsilon), noise)
 
-    best = math.inf
-    reached = 1.0
+    noise = math.inf
+    removed = 1.0
     for remove in _removes(overlaps, epsilon, delta):
-        further = min(most, (1.0 - _WORTH) * best)
+        further = min(most, (1.0 - _WORTH) * noise)
         if remove(further) <= delta:
-            best, reached = _least(remove, further, delta)
-    if best > most:
+            noise, removed = _least(remove, further, delta)
+    if noise > most:
         return None
-    if (other := add(best)) > delta:
+    added = add(noise)
+    if added > delta:
         if add(most) > delta:
             return None
-        best, other = _least(add, most, delta)
-    return best, max(reached, other)
+        noise, added = _least(add, most, delta)
+    return noise, max(removed, added)
 
 
 def _least(bound: Bound, high: float, delta: float) -> tuple[float, float]:
     """A noise near the least with a bound of at most δ, and that bound; `high` is known to pass."""
-    noise = least_near(lambda x: math.log(max(bound(x), 1e-300) / delta), high, 4e-3, _PRECISION)
+
+    def excess(noise: float) -> float:
+        return math.log(max(bound(noise), 1e-300) / delta)
+
+    noise = least_near(excess, high, 4e-3, _PRECISION)
     return noise, bound(noise)
 
 
@@ -312,23 +318,34 @@ def _strides(bins: int) -> list[int]:
 def _equal_bins(overlaps: BinOverlaps, stride: int, noise: float) -> EqualBins:
     """Every q-th bin: X is the mean over q shifts of such means, and δ is convex in X."""
     whole = float(overlaps.circular[0])
-    common = overlaps.largest_beyond(stride)
-    common = min(common, whole)
+    common = min(overlaps.largest_beyond(stride), whole)
     return EqualBins(overlaps.bins // stride, (whole - common) / noise**2, common / noise**2)
 
 
 def _removes(overlaps: BinOverlaps, epsilon: float, delta: float) -> Iterator[Bound]:
+    """Bounds on δ_remove, one for each stride."""
     for stride in _strides(overlaps.bins):
-        yield lambda noise, q=stride: _equal_bins(overlaps, q, noise).remove(epsilon, delta)
+        yield partial(_remove_by_stride, overlaps, stride, epsilon, delta)
+
+
+def _remove_by_stride(
+    overlaps: BinOverlaps, stride: int, epsilon: float, delta: float, noise: float
+) -> float:
+    return _equal_bins(overlaps, stride, noise).remove(epsilon, delta)
 
 
 def _adds(overlaps: BinOverlaps, epsilon: float) -> Iterator[Bound]:
-    yield lambda noise: _add_by_jensen(overlaps, noise, epsilon)
+    """Bounds on δ_add: by Jensen's inequality, and one for each stride."""
+    yield partial(_add_by_jensen, overlaps, epsilon)
     for stride in _strides(overlaps.bins):
-        yield lambda noise, q=stride: _equal_bins(overlaps, q, noise).add(epsilon)
+        yield partial(_add_by_stride, overlaps, stride, epsilon)
 
 
-def _add_by_jensen(overlaps: BinOverlaps, noise: float, epsilon: float) -> float:
+def _add_by_stride(overlaps: BinOverlaps, stride: int, epsilon: float, noise: float) -> float:
+    return _equal_bins(overlaps, stride, noise).add(epsilon)
+
+
+def _add_by_jensen(overlaps: BinOverlaps, epsilon: float, noise: float) -> float:
     """δ_add from X ≥ e^{mean of the log-likelihoods}, which is log-normal."""
     whole = float(overlaps.circular[0]) / noise**2
     mean = float(overlaps.circular.mean()) / noise**2

@@ -42,28 +42,26 @@ def log_delta(mu: float, epsilon: float) -> float:
 
     With φ(a) = e^ε φ(b) and Mills' ratio R(x) = Φ(−x)/φ(x), δ = Φ(a) − φ(a)·R(−b), and −b = −a + μ.
     """
-    from scipy.special import (
-        log_ndtr,
-    )  # it loads as much as all the rest of a comparison without a budget
+    # SciPy loads as much as all the rest of a comparison without a budget.
+    from scipy.special import log_ndtr
 
     a = mu / 2 - epsilon / mu
     log_density = -0.5 * a * a - _LOG_SQRT_2PI
     if mu <= 1.0:
         # δ = φ(a)·∫₀^μ −R'(−a + s) ds: no difference of nearly equal numbers is left for small μ.
         integral = 0.5 * mu * float(_WEIGHTS @ mills_slope(-a + 0.5 * mu * (_NODES + 1.0)))
-        return log_density + math.log(integral) if integral > 0 else -math.inf
+        if not integral > 0:
+            return -math.inf
+        return log_density + math.log(integral)
     log_first = float(log_ndtr(a))
-    log_mills = _log_mills(mu - a)
-    log_ratio = log_density + log_mills - log_first
-    if math.isnan(log_ratio) or log_first == -math.inf:
+    log_ratio = log_density + _log_mills(mu - a) - log_first
+    if log_first == -math.inf or not log_ratio < 0:  # NaN included
         return -math.inf
-    return log_first + math.log1p(-math.exp(log_ratio)) if log_ratio < 0 else -math.inf
+    return log_first + math.log1p(-math.exp(log_ratio))
 
 
 def log_delta_upper(mu: float, epsilon: float) -> float:
-    """log δ plus a bound on its own rounding error, so that a search over it errs on the private
-    side.
-    """
+    """log δ plus a bound on its rounding error: a search over it errs on the private side."""
     value = log_delta(mu, epsilon)
     if math.isinf(value):
         return value
@@ -79,7 +77,9 @@ def _log_mills(x: float) -> float:
     from scipy.special import erfcx
 
     ratio = float(erfcx(x * _SQRT_HALF))
-    return math.log(ratio) + _LOG_SQRT_HALF_PI if ratio > 0 else -math.inf
+    if not ratio > 0:
+        return -math.inf
+    return math.log(ratio) + _LOG_SQRT_HALF_PI
 
 
 def mills_slope(x: np.ndarray) -> np.ndarray:
@@ -96,7 +96,9 @@ def mills_slope(x: np.ndarray) -> np.ndarray:
 
 
 def adjacency_factor(adjacency: str) -> int:
-    """How many clip norms one user can move one round: 1 for "zero-out", 2 for "replace-one".
+    """The distance, in clip norms, by which one user can move the sum of one round.
+
+    It is 1 for "zero-out" and 2 for "replace-one".
 
     Zero-out (add/remove of a user under a fixed denominator) replaces one user's updates by zeros,
     replace-one replaces them by any other clipped updates.
@@ -150,7 +152,7 @@ def gaussian_delta(sigma: float, epsilon: float) -> float:
         epsilon: ε ≥ 0.
 
     Returns:
-        δ in [0, 1); 0.0 where it is below the smallest positive float.
+        δ in [0, 1); 0.0 if it is below the smallest positive float.
 
     Raises:
         ValueError: σ is not a positive finite number or ε is not a non-negative finite number.
@@ -186,8 +188,8 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
 
     Guarantees:
         σ is never too small: ``gaussian_epsilon(gaussian_sigma(epsilon, delta), delta) <=
-        epsilon``, and the exact δ at (σ, ε) is at most the one asked for. σ exceeds the exact value
-        by a relative 1e-10 at most (ε from 1e-6 to 1e3, δ from 1e-15 to 0.5).
+        epsilon``, and the exact δ at (σ, ε) is at most the argument. σ exceeds the exact value by a
+        relative 1e-10 at most (ε from 1e-6 to 1e3, δ from 1e-15 to 0.5).
 
     References:
         Balle, Wang (2018), "Improving the Gaussian Mechanism", Algorithm 1.
@@ -205,15 +207,14 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """The smallest ε for which noise σ gives (ε, δ) at sensitivity 1; 0.0 where the noise gives (0,
-    δ).
+    """The smallest ε for which noise σ gives (ε, δ) at sensitivity 1.
 
     Args:
         sigma: σ > 0, noise standard deviation per unit sensitivity.
         delta: δ in (0, 1).
 
     Returns:
-        ε, rounded up; ``math.inf`` if it exceeds the largest float.
+        ε, rounded up; 0.0 if the noise gives (0, δ), ``math.inf`` if ε exceeds the largest float.
 
     Raises:
         ValueError: σ is not a positive finite number or δ is not inside (0, 1).
@@ -235,20 +236,22 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
     def private(epsilon: float) -> bool:
         return log_delta_upper(mu, epsilon) <= log_target
 
-    return 0.0 if private(0.0) else least_accepted(private)
+    if private(0.0):
+        return 0.0
+    return least_accepted(private)
 
 
-def certified_epsilon(sigma: float, delta: float, asked: float | None = None) -> float:
+def certified_epsilon(sigma: float, delta: float, requested: float | None = None) -> float:
     """ε from two independent accountants, for use in a privacy statement.
 
     Args:
         sigma: σ > 0, noise standard deviation per unit sensitivity.
         delta: δ in (0, 1).
-        asked: an ε that is tried first, usually what σ was made for; searches end close to it.
+        requested: the ε that σ was calibrated for, if any; searches end close to it.
 
     Returns:
         The larger of :func:`gaussian_epsilon` and the value of the ``dp_accounting`` library, or
-        ``asked`` if that is smaller and its own δ, rounding errors added, is at most δ.
+        ``requested`` if that is smaller and its own δ, rounding errors added, is at most δ.
 
     Raises:
         ValueError: as :func:`gaussian_epsilon`.
@@ -259,12 +262,10 @@ def certified_epsilon(sigma: float, delta: float, asked: float | None = None) ->
     """
     epsilon = gaussian_epsilon(sigma, delta)
     agreed = _agreed("ε", epsilon, _by_dp_accounting("get_epsilon_gaussian", sigma, delta))
-    if (
-        asked is not None
-        and asked < agreed
-        and log_delta_upper(gaussian_mu(sigma), asked) <= math.log(delta)
-    ):
-        return asked
+    if requested is None or not requested < agreed:
+        return agreed
+    if log_delta_upper(gaussian_mu(sigma), requested) <= math.log(delta):
+        return requested
     return agreed
 
 
@@ -291,28 +292,34 @@ def certified_sigma(epsilon: float, delta: float) -> float:
 
 
 def _by_dp_accounting(function: str, *numbers: float) -> float:
-    """What the library says, kept on disk: it takes most of a second to import.
+    """The value of a function of the library, remembered on disk.
 
-    A stored number is compared like a computed one, so it can raise the reported value, never
-    lower it.
+    The library takes most of a second to import. A stored number is compared like a computed one,
+    so it can raise the reported value, never lower it.
     """
     root = cache_directory()
-    files = None if root is None else DiskCache(root, "accountants", 64, 2**20)
-    asked = [function, version("dp-accounting"), *(float(number).hex() for number in numbers)]
-    name = sha256(json.dumps(asked).encode()).hexdigest()
-    content = None if files is None else files.read(name)
+    if root is None:
+        return _computed_by_dp_accounting(function, *numbers)
+    files = DiskCache(root, "accountants", 64, 2**20)
+    call = [function, version("dp-accounting"), *(float(number).hex() for number in numbers)]
+    name = sha256(json.dumps(call).encode()).hexdigest()
+    content = files.read(name)
     if content is not None:
         return float.fromhex(content.decode())
+    value = _computed_by_dp_accounting(function, *numbers)
+    files.write(name, value.hex().encode())
+    return value
+
+
+def _computed_by_dp_accounting(function: str, *numbers: float) -> float:
     import dp_accounting
 
     with np.errstate(divide="ignore"):  # log δ is −∞ for a σ that it tries at a very large ε
-        said = float(getattr(dp_accounting, function)(*numbers))
-    if files is not None:
-        files.write(name, said.hex().encode())
-    return said
+        return float(getattr(dp_accounting, function)(*numbers))
 
 
 def _agreed(symbol: str, fedmf_value: float, other: float) -> float:
+    """The larger of two values that must agree."""
     if not abs(fedmf_value - other) <= _AGREEMENT * abs(other) + _AGREEMENT_ABSOLUTE:
         raise RuntimeError(
             f"The two accountants disagree on {symbol}: fedmf computes {fedmf_value!r}, "
@@ -321,23 +328,23 @@ def _agreed(symbol: str, fedmf_value: float, other: float) -> float:
     return max(fedmf_value, other)
 
 
-def _finite(what: str, value: float) -> float:
+def _finite(label: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise ValueError(f"{what} must be a number; got {value!r}.")
+        raise ValueError(f"{label} must be a number; got {value!r}.")
     if not math.isfinite(value):
-        raise ValueError(f"{what} must be finite; got {value!r}.")
+        raise ValueError(f"{label} must be finite; got {value!r}.")
     return float(value)
 
 
-def _positive(what: str, value: float) -> float:
-    value = _finite(what, value)
+def _positive(label: str, value: float) -> float:
+    value = _finite(label, value)
     if value <= 0:
-        raise ValueError(f"{what} must be positive; got {value!r}.")
+        raise ValueError(f"{label} must be positive; got {value!r}.")
     return value
 
 
-def _probability(what: str, value: float) -> float:
-    value = _finite(what, value)
+def _probability(label: str, value: float) -> float:
+    value = _finite(label, value)
     if not 0 < value < 1:
-        raise ValueError(f"{what} must lie strictly between 0 and 1; got {value!r}.")
+        raise ValueError(f"{label} must lie strictly between 0 and 1; got {value!r}.")
     return value

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from fedmf.accounting.gaussian import gaussian_epsilon
+from fedmf.accounting.gaussian import adjacency_factor, gaussian_epsilon
 
 #: The part of δ that is left to W.
 _SHARE: Final = 1e-6
@@ -35,12 +35,11 @@ def ideal_budget(epsilon: float, delta: float, adjacency: str, ratio: float) -> 
         return epsilon, delta
     delta_1 = delta * _SHARE * math.exp(-epsilon)
     epsilon_1 = gaussian_epsilon(1 / ratio, delta_1)
-    steps = 1 if adjacency == "zero-out" else 2
-    left = epsilon - steps * epsilon_1
-    if left <= 0:
+    ideal_epsilon = epsilon - adjacency_factor(adjacency) * epsilon_1
+    if ideal_epsilon <= 0:
         raise ValueError(
             f"W/tau (rounding to integers) must leave something of epsilon = {epsilon:g}; "
             f"got {ratio:.3g}. Use fewer parameters or rounds, or no amplification."
         )
     ideal_delta = delta * (1 - 3 * _SHARE) / math.exp(epsilon_1)
-    return left, ideal_delta
+    return ideal_epsilon, ideal_delta

@@ -1,5 +1,6 @@
-"""The dominating pair of b-min-sep sampling, and what to draw from for its sides, in units of the
-noise.
+"""The dominating pair of b-min-sep sampling, and the proposals for its sides.
+
+Proposals are in units of the noise. `min_separated_law` has the law of patterns beneath them.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class AttractedPairs:
 
     Args:
         law: of one pattern.
-        values: log of the sum over what a pair can do from round t on when one user is free and the
-            other rests r rounds more, shape (n + s + 1, s).
+        values: log of the sum over the patterns of a pair from round t on, when one user is free
+            and the other rests r rounds more, shape (n + s + 1, s).
         attractions: c<c_t, c_{t−l}>/noise² at (t, l), 0 for l ≥ p and t < l, shape (n, s + 1).
         starts: log weights of (rounds blocked, rounds blocked) before round 0, shape (s, s).
     """
@@ -60,7 +61,9 @@ class AttractedPairs:
         attractions = strength * _attractions(law) / noise**2
         values = np.zeros((n + s + 1, s))
         log_q = math.log(q)
-        log_rest = math.log1p(-q) if q < 1.0 else -math.inf
+        log_rest = -math.inf
+        if q < 1.0:
+            log_rest = math.log1p(-q)
         waits = np.arange(1, s)
         for t in range(n - 1, -1, -1):
             joined = log_q + attractions[t, s - waits] + values[t + waits, s - waits]
@@ -111,9 +114,7 @@ class AttractedPairs:
         return patterns[0], patterns[1]
 
     def _joins(self, t: int, wait: NDArray[np.int64], q: float) -> Matrix:
-        """Probability that the free user joins when the other rests `wait` rounds; 0 where both are
-        free.
-        """
+        """Probability that the free user joins if the other rests `wait` rounds; 0 for none."""
         s = self.law.separation
         waits = np.arange(1, s)
         logs = (
@@ -145,14 +146,11 @@ def _attractions(law: SeparatedLaw) -> Matrix:
 def matchings(order: int) -> list[tuple[tuple[int, int], ...]]:
     """All pairs of q things, q even, as q − 1 perfect matchings: the schedule of a round robin."""
     last = order - 1
-    others = range(order - 1)
-    return [
-        (
-            (turn, last),
-            *(((turn + i) % last, (turn - i) % last) for i in range(1, order // 2)),
-        )
-        for turn in others
-    ]
+    rounds: list[tuple[tuple[int, int], ...]] = []
+    for turn in range(last):
+        others = [((turn + i) % last, (turn - i) % last) for i in range(1, order // 2)]
+        rounds.append(((turn, last), *others))
+    return rounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,12 +193,11 @@ class SeparatedRemoveProposal:
         best: SeparatedRemoveProposal | None = None
         for order in _ORDERS:
             pairs = AttractedPairs.of(law, noise, order - 1.0)
-            found = cls(
-                law, pairs, order, noise, epsilon, law.likelier(_ODDS[1]), _STRETCHES[2], shift
-            )
-            if best is not None and found.log_bound >= best.log_bound:
+            likelier = law.likelier(_ODDS[1])
+            proposal = cls(law, pairs, order, noise, epsilon, likelier, _STRETCHES[2], shift)
+            if best is not None and proposal.log_bound >= best.log_bound:
                 break
-            best = found
+            best = proposal
         assert best is not None
         return best._improved()
 
@@ -226,7 +223,7 @@ class SeparatedRemoveProposal:
 
     @property
     def log_bound(self) -> float:
-        """As (1 − e^{ε−L})·e^{−(q−1)L} is at most (q−1)^{q−1}q^{−q}·e^{−(q−1)ε}."""
+        """log M, since (1 − e^{ε−L})·e^{−(q−1)L} is at most (q−1)^{q−1}q^{−q}·e^{−(q−1)ε}."""
         q = self.order
         largest = log_largest_gain(q - 1.0) - (q - 1) * self.epsilon
         return largest + q / 2 * self.pairs.log_normalizer - math.log(_SHARE_MATCHED)
@@ -237,14 +234,17 @@ class SeparatedRemoveProposal:
         return Draws(state, log_density)
 
     def _drawn(self, rng: np.random.Generator, count: int) -> tuple[Matrix, Vector, Vector, Vector]:
-        """Draws: <c_t, y>, L, log density of the parts but the second (over its share) and of the
-        mixture.
+        """Draw: <c_t, y>, L, and log densities of all parts but the second, and of the mixture.
+
+        The density of the other parts is over the share of the second.
         """
         law = self.law
         q = self.order
         noise = self.noise
         kinds = rng.choice(3, size=count, p=[_SHARE_MATCHED, _SHARE_STRETCHED, _SHARE_SHIFTED])
-        first, second, third = (np.flatnonzero(kinds == kind) for kind in range(3))
+        first = np.flatnonzero(kinds == 0)
+        second = np.flatnonzero(kinds == 1)
+        third = np.flatnonzero(kinds == 2)
         together = self._matched(rng, first.size)
         y = rng.standard_normal((law.rounds, count))
         y[:, first] += sum(together) / noise
@@ -258,9 +258,8 @@ class SeparatedRemoveProposal:
         if q > 2:
             free = np.flatnonzero(kinds > 0)
             excess[first] = self._log_excess(together)
-            excess[free] = self._log_excess(
-                [law.mean_of(posterior.draw(rng, free)) for _ in range(q)]
-            )
+            drawn = [law.mean_of(posterior.draw(rng, free)) for _ in range(q)]
+            excess[free] = self._log_excess(drawn)
         matched = q * losses + excess - q / 2 * self.pairs.log_normalizer
         others = np.logaddexp(
             math.log(_SHARE_MATCHED) + matched, math.log(_SHARE_SHIFTED) + shifted
@@ -270,8 +269,7 @@ class SeparatedRemoveProposal:
         return state, losses, others, np.logaddexp(others, stretched) + math.log(_SHARE_STRETCHED)
 
     def _matched(self, rng: np.random.Generator, count: int) -> list[Matrix]:
-        """Σ_{t∈π} c_t for the q patterns of each J, shape (n, count); the first matching pairs
-        them.
+        """Σ_{t∈π} c_t for the q patterns of each J, shape (n, count), paired by the first matching.
 
         The other matchings are this one turned, and so is J with them; nothing else depends on the
         turn.
@@ -279,25 +277,29 @@ class SeparatedRemoveProposal:
         q = self.order
         half = self.order // 2
         sums: list[Matrix] = [np.empty(0)] * q
-        pairs = [self.law.mean_of(pattern) for pattern in self.pairs.draw(rng, half * count)]
-        for place, pair in enumerate(matchings(q)[0]):
-            for i, user in enumerate(pair):
-                sums[user] = pairs[i][:, place * count : (place + 1) * count]
+        patterns, partners = self.pairs.draw(rng, half * count)
+        own = self.law.mean_of(patterns)
+        others = self.law.mean_of(partners)
+        for place, (user, partner) in enumerate(matchings(q)[0]):
+            sums[user] = own[:, place * count : (place + 1) * count]
+            sums[partner] = others[:, place * count : (place + 1) * count]
         return sums
 
     def _log_excess(self, sums: list[Matrix]) -> Vector:
-        """log of ω(J)·Z^{q/2} over Πw·exp Σ_{a<c} <m_a, m_c>: at least 0, as a mean is at least
-        geometric.
+        """log of ω(J)·Z^{q/2} over Πw·exp Σ_{a<c} <m_a, m_c>.
+
+        It is at least 0, since an arithmetic mean is at least the geometric one.
         """
         q = self.order
-        products = {
-            (a, c): np.einsum("tk,tk->k", sums[a], sums[c]) / self.noise**2
-            for a, c in combinations(range(q), 2)
-        }
-        logs = [
-            (q - 1.0) * sum(products[min(pair), max(pair)] for pair in matching)
-            for matching in matchings(q)
-        ]
+        products: dict[tuple[int, int], Vector] = {}
+        for a, c in combinations(range(q), 2):
+            products[a, c] = np.einsum("tk,tk->k", sums[a], sums[c]) / self.noise**2
+        logs: list[Vector] = []
+        for matching in matchings(q):
+            matched = np.zeros_like(products[0, 1])
+            for pair in matching:
+                matched += products[min(pair), max(pair)]
+            logs.append((q - 1.0) * matched)
         return np.logaddexp.reduce(logs, axis=0) - math.log(q - 1) - sum(products.values())
 
     def _exponents(self, state: Matrix, stretch: float) -> Matrix:
@@ -314,8 +316,10 @@ def _shift(law: SeparatedLaw, noise: float, epsilon: float) -> Vector:
     high = _FARTHEST
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        far = float(law.weighted(middle * attractions).log_total[0]) >= _BEYOND * epsilon
-        low, high = (low, middle) if far else (middle, high)
+        if float(law.weighted(middle * attractions).log_total[0]) >= _BEYOND * epsilon:
+            high = middle
+        else:
+            low = middle
     return high * mean[:, 0]
 
 
@@ -419,8 +423,9 @@ class MinSeparatedPair:
 
     def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
         """The proposal for a side."""
-        kind = SeparatedRemoveProposal if side == "remove" else SeparatedAddProposal
-        return kind.of(self.law, noise, epsilon)
+        if side == "remove":
+            return SeparatedRemoveProposal.of(self.law, noise, epsilon)
+        return SeparatedAddProposal.of(self.law, noise, epsilon)
 
     def draw_without(self, rng: np.random.Generator, count: int) -> Matrix:
         """Products <c_t, y> of draws from Q, shape (n, N)."""

@@ -1,5 +1,4 @@
-"""What b-min-sep sampling can do with a user: patterns, their probabilities and sums over all of
-them.
+"""The law of the patterns of one user under b-min-sep sampling, and sums over all patterns.
 
 A free user is sampled with probability q and then rests for s − 1 rounds. The process starts in its
 stationary state, so that every round has the same expected number of users. s = 1 is Poisson
@@ -24,7 +23,7 @@ _LARGEST_EXPONENT = 600.0
 
 @dataclass(frozen=True, eq=False)
 class SeparatedLaw:
-    """The law of a user's pattern π, and what π adds to C·G: the sum of its columns c_t.
+    """The law of a user's pattern π, which adds the sum of its columns c_t to C·G.
 
     Args:
         columns: band form of C: entry (j, t) is C_{t+j,t}, 0 beyond the horizon; shape (p, n),
@@ -52,7 +51,7 @@ class SeparatedLaw:
         return self.probability / self._mass
 
     def likelier(self, odds: float) -> SeparatedLaw:
-        """The same columns with the odds of joining, q : 1 − q, multiplied."""
+        """The law with the odds of joining, q : 1 − q, multiplied; columns stay."""
         q = self.probability
         return replace(self, probability=odds * q / (1.0 + (odds - 1.0) * q))
 
@@ -75,10 +74,8 @@ class SeparatedLaw:
             count = min(width, n - start)
             block = np.zeros((min(count + p - 1, n - start), count))
             for j in range(min(p, len(block))):
-                inside = min(count, len(block) - j)
-                block[np.arange(inside) + j, np.arange(inside)] = self.columns[
-                    j, start : start + inside
-                ]
+                places = np.arange(min(count, len(block) - j))
+                block[places + j, places] = self.columns[j, start + places]
             blocks.append((start, block))
         return blocks
 
@@ -93,9 +90,8 @@ class SeparatedLaw:
         """Σ_{t∈π} c_t; patterns and the result have shape (n, N)."""
         means = np.zeros(pattern.shape)
         for start, block in self._blocks:
-            means[start : start + len(block)] += block @ pattern[
-                start : start + block.shape[1]
-            ].astype(float)
+            joined = pattern[start : start + block.shape[1]].astype(float)
+            means[start : start + len(block)] += block @ joined
         return means
 
     def patterns(self, rng: np.random.Generator, count: int) -> NDArray[np.bool_]:
@@ -121,7 +117,7 @@ class SeparatedLaw:
     def weighted(self, exponents: Matrix) -> WeightedPatterns:
         """The patterns with weights w_π Π_{t∈π} exp(e_t), for each column of e, shape (n, N).
 
-        f_t is the sum over what a user who is free in round t can do from then on:
+        f_t is the sum over the patterns from round t on of a user who is free in round t:
         f_t = (1 − q) f_{t+1} + q e^{e_t} f_{t+s}, f_t = 1 for t ≥ n.
         """
         n = self.rounds
@@ -147,8 +143,9 @@ class SeparatedLaw:
         q = self.probability
         logs = np.zeros((n + s, exponents.shape[1]))
         for t in range(n - 1, -1, -1):
-            joined = math.log(q) + exponents[t] + logs[t + s]
-            logs[t] = joined if q == 1.0 else np.logaddexp(math.log1p(-q) + logs[t + 1], joined)
+            logs[t] = math.log(q) + exponents[t] + logs[t + s]
+            if q < 1.0:
+                logs[t] = np.logaddexp(math.log1p(-q) + logs[t + 1], logs[t])
         return logs
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
@@ -23,7 +24,7 @@ SIDES: tuple[Side, Side] = ("remove", "add")
 # The other side is not sampled where its analytic bound is below this share of the first.
 _NEGLIGIBLE: Final = 1e-4
 _CHUNK_ENTRIES: Final = 2**20
-# Where a draw is small the error is looked at more often than the cache asks for.
+# Where a draw is small the error is checked more often than the cache requires.
 _CHUNK_DRAWS: Final = 2**13
 # Weighted draws come first for "add" where what they cannot resolve is below this share of the
 # other side.
@@ -111,7 +112,9 @@ class Estimate:
     @property
     def relative_error(self) -> float:
         """Standard error over estimate."""
-        return self.standard_error / self.delta if self.delta > 0 else math.inf
+        if not self.delta > 0:
+            return math.inf
+        return self.standard_error / self.delta
 
 
 def contributions(
@@ -122,9 +125,12 @@ def contributions(
     Remove: (1 − e^{ε−L})₊·dP/dR with dP/dR = e^L·dQ/dR. Add: (1 − e^{ε+L})₊·dQ/dR.
     """
     losses = pair.losses(draws.state, noise)
-    signed = losses if side == "remove" else -losses
-    excess = -np.expm1(np.minimum(epsilon - signed, 0.0))
-    log_weight = (losses if side == "remove" else 0.0) - draws.log_density
+    if side == "remove":
+        excess = -np.expm1(np.minimum(epsilon - losses, 0.0))
+        log_weight = losses - draws.log_density
+    else:
+        excess = -np.expm1(np.minimum(epsilon + losses, 0.0))
+        log_weight = 0.0 - draws.log_density
     values = np.zeros_like(losses)
     inside = excess > 0
     values[inside] = excess[inside] * np.exp(np.broadcast_to(log_weight, losses.shape)[inside])
@@ -133,7 +139,9 @@ def contributions(
 
 def log_largest_gain(step: float) -> float:
     """log of the maximum over u ≥ 0 of (1 − e^{−u})·e^{−τu} = τ^τ/(1 + τ)^{1+τ}."""
-    return step * math.log(step) - (1.0 + step) * math.log1p(step) if step > 0 else 0.0
+    if not step > 0:
+        return 0.0
+    return step * math.log(step) - (1.0 + step) * math.log1p(step)
 
 
 def batches(pair: MixturePair, samples: int) -> Iterator[int]:
@@ -154,8 +162,8 @@ def estimate(
 ) -> Estimate:
     """δ at noise s and ε: the larger of both sides.
 
-    Draws until the estimated relative standard error is below the one asked for, or max_samples are
-    used. The smaller side's error is measured against the larger side.
+    Draws until the estimated standard error is small enough, or max_samples are used. The smaller
+    side's error is measured against the larger side.
 
     Args:
         pair: P and Q.
@@ -165,17 +173,21 @@ def estimate(
         max_samples: per side.
         seed: of the accountant's random numbers; they protect nothing and may be public.
     """
-    sides: list[Estimate] = []
-    for number, side in enumerate(SIDES):
-        proposal = pair.proposal(noise, epsilon, side)
-        if sides and math.exp(min(proposal.log_bound, 0.0)) < _NEGLIGIBLE * sides[0].delta:
-            break
-        rng = np.random.default_rng([seed, number])
-        least = sides[0].delta if sides else 0.0
-        sides.append(
-            _one_side(pair, proposal, noise, epsilon, side, relative_error, least, max_samples, rng)
+
+    def estimated(proposal: Proposal, side: Side, least: float) -> Estimate:
+        rng = np.random.default_rng([seed, SIDES.index(side)])
+        return _one_side(
+            pair, proposal, noise, epsilon, side, relative_error, least, max_samples, rng
         )
-    return max(sides, key=lambda found: found.delta)
+
+    removed = estimated(pair.proposal(noise, epsilon, "remove"), "remove", 0.0)
+    proposal = pair.proposal(noise, epsilon, "add")
+    if math.exp(min(proposal.log_bound, 0.0)) < _NEGLIGIBLE * removed.delta:
+        return removed
+    added = estimated(proposal, "add", removed.delta)
+    if added.delta > removed.delta:
+        return added
+    return removed
 
 
 def _one_side(
@@ -189,7 +201,7 @@ def _one_side(
     max_samples: int,
     rng: np.random.Generator,
 ) -> Estimate:
-    """Draws until the standard error is below relative_error·max(estimate, least)."""
+    """Draw until the standard error is below relative_error·max(estimate, least)."""
     count = 0
     total = 0.0
     squares = 0.0
@@ -226,15 +238,19 @@ def upper_limit(
 
     def convex() -> float:
         rng = np.random.default_rng([seed, 2])
-        states = (pair.draw_without(rng, size) for size in batches(pair, samples))
-        losses = np.concatenate([pair.losses(state, noise) for state in states])
-        return convex_add_limit(losses, epsilon, failure / 4)
+        sizes = batches(pair, samples)
+        losses = [pair.losses(pair.draw_without(rng, size), noise) for size in sizes]
+        return convex_add_limit(np.concatenate(losses), epsilon, failure / 4)
 
+    limits = [convex, weighted]
     unresolved = math.exp(min(proposal.log_bound, 0.0)) * -math.log(failure) / samples
-    first, second = (weighted, convex) if unresolved < _RESOLVED * removed else (convex, weighted)
-    added = first()
-    if added > removed:
-        added = min(added, second())
+    if unresolved < _RESOLVED * removed:
+        limits = [weighted, convex]
+    added = 1.0
+    for limit in limits:
+        added = min(added, limit())
+        if added <= removed:
+            break
     return min(max(removed, added), 1.0)
 
 
@@ -250,14 +266,13 @@ def _limit_of_side(
     """The limit of the mean of weighted draws, which lie in [0, M]."""
     proposal = pair.proposal(noise, epsilon, side)
     rng = np.random.default_rng([seed, SIDES.index(side)])
-    values = np.concatenate(
-        [
-            contributions(pair, proposal.draw(rng, size), noise, epsilon, side)
-            for size in batches(pair, samples)
-        ]
-    )
+    values: list[Vector] = []
+    for size in batches(pair, samples):
+        draws = proposal.draw(rng, size)
+        values.append(contributions(pair, draws, noise, epsilon, side))
     # The bound holds in exact arithmetic; exponentials of sums are rounded.
-    return mean_upper_limit(values, math.exp(proposal.log_bound) * (1.0 + 1e-9), failure)
+    bound = math.exp(proposal.log_bound) * (1.0 + 1e-9)
+    return mean_upper_limit(np.concatenate(values), bound, failure)
 
 
 def mean_upper_limit(values: Vector, bound: float, failure: float) -> float:
@@ -316,9 +331,7 @@ def mean_upper_limit(values: Vector, bound: float, failure: float) -> float:
 
 
 def _bet(pilot: Vector, count: int, failure: float) -> float:
-    """λ that would be best for normal draws with the pilot's moments, a little pessimistic; below
-    1.
-    """
+    """λ < 1 that is best for normal draws with the pilot's moments, a little pessimistic."""
     spread = float(pilot.var()) + float(pilot.mean()) / pilot.size + 1.0 / pilot.size**2
     return min(math.sqrt(2.0 * -math.log(failure) / (count * spread)), 0.98)
 
@@ -356,21 +369,19 @@ def convex_add_limit(losses: Vector, epsilon: float, failure: float) -> float:
             f"beta (failure probability) must lie strictly between 0 and 1; got {failure!r}."
         )
     pilot, rest = np.split(losses, [max(100, int(_PILOT * losses.size))])
-    candidates = [
-        (max(float(np.quantile(pilot, low)), -epsilon), float(np.quantile(pilot, high)))
-        for low in _LOW
-        for high in _HIGH
-    ]
-    # What the limits would be if the others were distributed as the pilot is; none of it is used
-    # below.
-    shares = [[float((pilot <= x).mean()) for x in pair] for pair in candidates]
-    hoped = [
-        _by_line(pair, (share[0] * rest.size, share[1] * rest.size), rest.size, epsilon, failure)
-        for pair, share in zip(candidates, shares, strict=True)
-    ]
-    chosen = candidates[int(np.argmin(hoped))]
-    counts = (float((rest <= chosen[0]).sum()), float((rest <= chosen[1]).sum()))
-    return _by_line(chosen, counts, rest.size, epsilon, failure)
+    points = (0.0, 0.0)
+    least = math.inf
+    for low, high in product(_LOW, _HIGH):
+        x_1 = max(float(np.quantile(pilot, low)), -epsilon)
+        x_2 = float(np.quantile(pilot, high))
+        # The limit if the others were distributed as the pilot is; it only chooses the points.
+        counts = float((pilot <= x_1).mean()) * rest.size, float((pilot <= x_2).mean()) * rest.size
+        limit = _by_line((x_1, x_2), counts, rest.size, epsilon, failure)
+        if limit < least:
+            least = limit
+            points = (x_1, x_2)
+    counts = float((rest <= points[0]).sum()), float((rest <= points[1]).sum())
+    return _by_line(points, counts, rest.size, epsilon, failure)
 
 
 def _by_line(

@@ -1,4 +1,8 @@
-"""Noise for (ε, δ), and ε for noise and δ, by roots of Monte Carlo estimates on frozen draws."""
+"""The noise that gives (ε, δ), by roots of Monte Carlo estimates on frozen draws.
+
+`amplified_noise` is a central estimate; `certified_noise` starts from it and returns a noise that
+passes an upper confidence limit, which is the one that runs use.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +60,9 @@ def amplified_noise(
     seed: int = 0,
     start: float | None = None,
 ) -> Calibrated:
-    """The noise s at which the estimate of δ(s, ε) is the target; a central estimate, not a
-    guarantee.
+    """The noise s at which the estimate of δ(s, ε) is the target; no guarantee.
 
-    The same draws, as multiples of s, serve every s that is tried, so the estimate is a smooth
+    The draws stay the same multiples of s for every s that is tried, so the estimate is a smooth
     function of s.
 
     Args:
@@ -69,14 +72,14 @@ def amplified_noise(
         relative_error: standard error of δ relative to δ.
         max_samples: per side.
         seed: of the accountant's random numbers.
-        start: where to begin the search; by default the noise without amplification, which is an
+        start: first noise of the search; by default the noise without amplification, which is an
             upper bound.
 
     Raises:
         ValueError: ε or δ is out of range, or draws may miss most of δ: ε is large, and the user
             hardly ever joins.
     """
-    noise, slope = _root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
+    noise, slope = root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
     if pair.proposal(noise, epsilon, "remove").log_bound > _LARGEST_LOG_BOUND:
         raise ValueError(
             f"ε (privacy loss) must be smaller for this accountant and sampling; got {epsilon!r},"
@@ -86,31 +89,6 @@ def amplified_noise(
     final = estimate(pair, noise, epsilon, relative_error, max_samples, seed + 1)
     value = noise * math.exp((math.log(delta) - math.log(final.delta)) / slope)
     return Calibrated(value, value * final.relative_error / abs(slope), final)
-
-
-def approximate_noise(
-    pair: MixturePair,
-    epsilon: float,
-    delta: float,
-    draws: int,
-    seed: int = 0,
-    start: float | None = None,
-) -> float:
-    """The noise of `amplified_noise` from few draws, for searches: the same draws for similar
-    pairs.
-
-    The side that matters less is looked at with few draws, and with all of them where it comes
-    near.
-
-    Args:
-        pair: P and Q.
-        epsilon: ε > 0.
-        delta: δ in (0, 1).
-        draws: per side, for the last step.
-        seed: of the accountant's random numbers.
-        start: where to begin the search, as for `amplified_noise`.
-    """
-    return _root_of_both(pair, epsilon, delta, draws, seed, start)[0]
 
 
 def certified_noise(
@@ -142,7 +120,8 @@ def certified_noise(
         ValueError: β is not below δ.
         RuntimeError: six attempts, each with a larger s, did not pass; more samples are needed.
     """
-    failure = 0.01 * delta if failure is None else failure
+    if failure is None:
+        failure = 0.01 * delta
     if not 0 < failure < delta:
         raise ValueError(
             f"beta (failure probability) must be between 0 and delta={delta!r}; got {failure!r}."
@@ -170,11 +149,12 @@ def certified_noise(
     )
 
 
-def _root_of_both(
+def root_of_both(
     pair: MixturePair, epsilon: float, delta: float, draws: int, seed: int, start: float | None
 ) -> tuple[float, float]:
     """The larger root of both sides in s, and d log δ / d log s there."""
-    start = start or pair.largest_norm * gaussian_sigma(epsilon, delta)
+    if start is None:
+        start = pair.largest_norm * gaussian_sigma(epsilon, delta)
     root, slope = _solve(pair, start, epsilon, delta, "remove", draws, seed)
     if pair.proposal(root, epsilon, "add").log_bound > math.log(delta):
         other, _ = _step(pair, root, epsilon, delta, "add", _PILOT, seed)
@@ -208,9 +188,8 @@ def _step(
     frozen = [proposal.draw(rng, size) for size in batches(pair, count)]
 
     def gap(log_noise: float) -> float:
-        values = [
-            contributions(pair, draws, math.exp(log_noise), epsilon, side) for draws in frozen
-        ]
+        s = math.exp(log_noise)
+        values = [contributions(pair, draws, s, epsilon, side) for draws in frozen]
         return math.log(max(float(np.concatenate(values).mean()), 1e-300)) - math.log(delta)
 
     low = math.log(noise) - _TRUST
@@ -225,7 +204,9 @@ def _secant(
     """A root of a decreasing function near start, clipped to [low, high], and the slope."""
     x = start
     y = gap(start)
-    step = min(max(0.02 * y, low - x), high - x) or 0.01
+    step = min(max(0.02 * y, low - x), high - x)
+    if step == 0.0:
+        step = 0.01
     slope = -1.0
     for _ in range(6):
         new = min(max(x + step, low), high)

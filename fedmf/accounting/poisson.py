@@ -41,7 +41,7 @@ def poisson_delta(noise_multiplier: float, probability: float, steps: int, epsil
 
 @lru_cache(maxsize=64)
 def poisson_noise_multiplier(epsilon: float, delta: float, probability: float, steps: int) -> float:
-    """The smallest σ found for (ε, δ), rounded up by a relative 2e-7 at most.
+    """The smallest σ for (ε, δ), rounded up by a relative 2e-7 at most.
 
     Args:
         epsilon: ε > 0.
@@ -57,8 +57,7 @@ def poisson_noise_multiplier(epsilon: float, delta: float, probability: float, s
         composed = _composed(noise_multiplier, probability, steps, coarser)
         return math.log(max(float(composed.get_delta_for_epsilon(epsilon)), 1e-300) / delta)
 
-    # Without sampling T steps are one Gaussian release of sensitivity √T: never less noise than
-    # that.
+    # Without sampling T steps are one Gaussian release of sensitivity √T, which needs most noise.
     high = gaussian_sigma(epsilon, delta) * math.sqrt(steps) * (1.0 + _TOLERANCE)
     if probability == 1.0:
         return high

@@ -1,5 +1,4 @@
-"""What a run releases, as far as its privacy is concerned: sums of clipped updates, or a pair of
-streams.
+"""The queries that a run answers with noise: sums of clipped updates, or a pair of streams.
 
 Every question that accounting asks about sensitivity goes through one of these values.
 Sensitivities are given per unit clip norm and per unit of `adjacency_factor`, so that for either
@@ -15,17 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.matrices.factorization import Factorization, factorization_from_dict
-from fedmf.matrices.joint_sensitivity import (
-    UserRange,
-    equal_length_joint_sensitivities,
-    joint_sensitivity,
-)
-from fedmf.matrices.recorded_patterns import equal_length_sensitivities
+from fedmf.matrices.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
 from fedmf.participation import Adjacency, Participation
 
@@ -45,8 +36,8 @@ class SumQuery:
         factorization: C.
 
     >>> from fedmf.matrices.toeplitz import Toeplitz
-    >>> SumQuery(Toeplitz([1.0, 0.75], 4)).of_equal_length(np.array([[0, 3], [0, 1]]))
-    array([1.6007..., 2.1505...])
+    >>> SumQuery(Toeplitz([1.0, 0.75], 4)).stated(Participation(4, 1, 4)).value
+    1.25
     """
 
     factorization: Factorization
@@ -58,14 +49,14 @@ class SumQuery:
 
     @property
     def paired(self) -> bool:
-        """Whether a second moment is released in addition to the sums."""
+        """False: nothing is released in addition to the sums."""
         return False
 
     def check_secret_cohorts(self) -> None:
-        """Refuse amplification by sampling where no theorem covers it.
+        """Reject amplification by sampling where no theorem covers the query.
 
         Raises:
-            ValueError: such a release.
+            ValueError: no theorem does.
         """
 
     def stated(self, participation: Participation) -> Sensitivity:
@@ -77,26 +68,12 @@ class SumQuery:
         return sensitivity_of(self.factorization, participation)
 
     def leading(self, rounds: int) -> Self:
-        """What the first T rounds release.
+        """The query of the first T rounds.
 
         Raises:
             ValueError: T is not between 1 and n.
         """
         return dataclasses.replace(self, factorization=self.factorization.leading(rounds))
-
-    def of_equal_length(
-        self, rows: NDArray[np.integer], released_rounds: int | None = None
-    ) -> NDArray[np.float64]:
-        """The sensitivity of recorded patterns with the same number of rounds, shape (patterns,).
-
-        Args:
-            rows: one pattern of 0-based rounds a row, shape (patterns, k).
-            released_rounds: T ≤ n; all by default.
-
-        Raises:
-            ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
-        """
-        return equal_length_sensitivities(self.factorization, rows, released_rounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,30 +125,34 @@ class SecondStream:
         return first / math.sqrt(self.weight)
 
     def facts(self, noise_std: float) -> dict[str, Any]:
-        """What a statement says of it, with τ₂."""
-        named = {
-            name: getattr(self, name)
-            for name in ("form", "moment", "features", "weight", "mechanism")
+        """The fields of a statement about this stream, with τ₂."""
+        return {
+            "form": self.form,
+            "moment": self.moment,
+            "features": self.features,
+            "weight": self.weight,
+            "mechanism": self.mechanism,
+            "params": dict(self.params),
+            "noise_std": noise_std,
         }
-        return {**named, "params": dict(self.params), "noise_std": noise_std}
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict; floats survive JSON bit for bit."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**plain, "params": dict(self.params), "factorization": self.factorization.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote."""
-        return cls(
-            **{**values, "factorization": factorization_from_dict(dict(values["factorization"]))}
-        )
+        """Make a stream from its `to_dict`."""
+        factorization = factorization_from_dict(dict(values["factorization"]))
+        return cls(**{**values, "factorization": factorization})
 
 
 @dataclass(frozen=True, eq=False)
 class PairQuery(SumQuery):
-    """Two streams under one guarantee: clipped updates and their second moment,
-    docs/theory/moments.md.
+    """Two streams under one guarantee: clipped updates and their second moment.
+
+    docs/theory/moments.md proves their joint sensitivity.
 
     Args:
         factorization: C₁.
@@ -187,7 +168,8 @@ class PairQuery(SumQuery):
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> C = identity(4)
     >>> second = SecondStream("per-user", "diagonal", 3, 3, 0.5, "identity", {}, C)
-    >>> round(PairQuery(C, second, 1.0, "zero-out", 8).stated(Participation(4, 1, 4)).value ** 2, 12)
+    >>> query = PairQuery(C, second, 1.0, "zero-out", 8)
+    >>> round(query.stated(Participation(4, 1, 4)).value ** 2, 12)
     1.5
     """
 
@@ -198,26 +180,24 @@ class PairQuery(SumQuery):
     bits: tuple[int, int] = _FINEST
 
     def __post_init__(self) -> None:
-        C_2 = self.second.factorization
-        if C_2.rounds != self.factorization.rounds:
-            raise ValueError(
-                f"n (rounds) must be the same for C_1 and C_2; got {self.factorization.rounds},"
-                f" {C_2.rounds}."
-            )
+        n_1 = self.factorization.rounds
+        n_2 = self.second.factorization.rounds
+        if n_1 != n_2:
+            raise ValueError(f"n (rounds) must be the same for C_1 and C_2; got {n_1}, {n_2}.")
 
     @property
     def paired(self) -> bool:
-        """See `SumQuery.paired`."""
+        """True: the second moment is released too."""
         return True
 
     def check_secret_cohorts(self) -> None:
-        """See `SumQuery.check_secret_cohorts`."""
+        """Reject amplification: no theorem covers a pair."""
         raise ValueError(
             "amplification must be None with a second stream: no theorem covers the pair."
         )
 
     def leading(self, rounds: int) -> Self:
-        """See `SumQuery.leading`."""
+        """The query of the first T rounds of both streams."""
         second = dataclasses.replace(
             self.second, factorization=self.second.factorization.leading(rounds)
         )
@@ -226,33 +206,19 @@ class PairQuery(SumQuery):
         )
 
     def stated(self, participation: Participation) -> Sensitivity:
-        """See `SumQuery.stated`."""
-        second, weight, users = self.second.factorization, *self._reach
-        sensitivity = joint_sensitivity(self.factorization, second, participation, weight, users)
-        slack = self._rounding
-        if not slack:
-            return Sensitivity(sensitivity.value / self._factor, sensitivity.kind, sensitivity.case)
-        value = (
-            sensitivity.value / self._factor + slack * sensitivity_of(second, participation).value
-        )
-        return Sensitivity(value, "upper_bound", f"{sensitivity.case}; rounding of features added")
-
-    def of_equal_length(
-        self, rows: NDArray[np.integer], released_rounds: int | None = None
-    ) -> NDArray[np.float64]:
-        """See `SumQuery.of_equal_length`."""
-        second, weight, users = self.second.factorization, *self._reach
-        sensitivities = equal_length_joint_sensitivities(
-            self.factorization, second, rows, weight, users, released_rounds
-        )
-        sensitivities /= self._factor
-        if slack := self._rounding:
-            sensitivities += slack * equal_length_sensitivities(second, rows, released_rounds)
-        return sensitivities
+        """The joint sensitivity, with what rounding of features adds to it."""
+        C_2 = self.second.factorization
+        weight, users = self.weight_and_range
+        joint = joint_sensitivity(self.factorization, C_2, participation, weight, users)
+        if not self.feature_rounding:
+            return Sensitivity(joint.value / self.distance_unit, joint.kind, joint.case)
+        slack = self.feature_rounding * sensitivity_of(C_2, participation).value
+        value = joint.value / self.distance_unit + slack
+        return Sensitivity(value, "upper_bound", f"{joint.case}; rounding of features added")
 
     @property
-    def _reach(self) -> tuple[float, UserRange]:
-        """(weight, range) for ζ = 1 of the theorem that covers the form."""
+    def weight_and_range(self) -> tuple[float, UserRange]:
+        """(weight, range of one user) for ζ = 1, of the theorem that covers the form."""
         nu = self.second.weight * self.clip_norm**2
         if self.second.form == "squared-mean":
             # ‖E‖ ≤ 2ζ‖D‖ makes φ(p, q) = p + 4νq, in units of ‖D‖, whatever the adjacency.
@@ -260,34 +226,35 @@ class PairQuery(SumQuery):
         return nu, UserRange(1.0, self.second.features, self.adjacency)
 
     @property
-    def _factor(self) -> float:
-        """What turns the sensitivity of `_reach` into one per unit of the adjacency factor."""
-        return (
-            1.0 if self.second.form == "squared-mean" else float(adjacency_factor(self.adjacency))
-        )
+    def distance_unit(self) -> float:
+        """The divisor that makes the theorem's sensitivity one per unit of adjacency factor."""
+        if self.second.form == "squared-mean":
+            return 1.0
+        return float(adjacency_factor(self.adjacency))
 
     @property
-    def _rounding(self) -> float:
+    def feature_rounding(self) -> float:
         """√λ times how far rounding moves one row of features, in the units of the sensitivity.
 
         Features are rounded towards zero to multiples of ζ²·2⁻ᶠ, which under zero-out shortens one
         user's vector, and under replace-one may lengthen a difference of two by √m units. The
         square of the mean is taken of its coordinates on the grid of ζ·2⁻ᴮ, clipped in float64.
         """
-        second = self.second
         unit = 2.0 ** -self.bits[0]
         feature_unit = 2.0 ** -self.bits[1]
-        units = math.sqrt(second.features) * feature_unit
-        root = math.sqrt(second.weight) * self.clip_norm
+        units = math.sqrt(self.second.features) * feature_unit
+        root = math.sqrt(self.second.weight) * self.clip_norm
         factor = adjacency_factor(self.adjacency)
-        if second.form == "squared-mean":
-            d = second.dimension
+        if self.second.form == "squared-mean":
+            d = self.second.dimension
             point = math.sqrt(d) * unit + (d + 64) * 2.0**-50
             return root * (2 * (2 * point + units)) * self.cohort_size / factor
-        return root * units / factor if self.adjacency == "replace-one" else 0.0
+        if self.adjacency == "replace-one":
+            return root * units / factor
+        return 0.0
 
 
-def release_of(
+def query_of(
     factorization: Factorization,
     second: SecondStream | None,
     clip_norm: float,
@@ -295,7 +262,7 @@ def release_of(
     cohort_size: int,
     bits: tuple[int, int] = _FINEST,
 ) -> SumQuery:
-    """What a run releases by C and its second stream, if any."""
+    """The query of a run, by C and its second stream, if any."""
     if second is None:
         return SumQuery(factorization)
     return PairQuery(factorization, second, clip_norm, adjacency, cohort_size, bits)

@@ -1,4 +1,8 @@
-"""Conservative rounding: searched and printed values never claim more privacy than was proved."""
+"""Conservative rounding: searched and printed values never claim more privacy than was proved.
+
+The accountants search with `least_accepted` and `least_near`, statements print with `at_least` and
+`at_most`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,7 @@ from functools import cache
 
 
 def at_least(value: float, digits: int = 6) -> str:
-    """The number rounded up: for ε, δ, μ, ρ and sensitivities, and for noise that somebody still
-    has to add.
+    """The number rounded up, as text: for ε, δ, μ, ρ, sensitivities and noise yet to be added.
 
     The shortest decimal of the double is rounded, so that 1e-05 stays as it was typed.
 
@@ -30,7 +33,7 @@ def at_least(value: float, digits: int = 6) -> str:
 
 
 def at_most(value: float, digits: int = 6) -> str:
-    """The number rounded down: for noise that a claim says was added, and for lower bounds.
+    """The number rounded down, as text: for noise that a claim says was added, and lower bounds.
 
     Guarantees:
         The text, read as a decimal or as a double, is not above the value.
@@ -51,15 +54,17 @@ def double_at_least(exact: Fraction) -> float:
         nearest = float(exact)
     except OverflowError:
         return math.inf
-    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
+    if Fraction(nearest) >= exact:
+        return nearest
+    return math.nextafter(nearest, math.inf)
 
 
 def least_accepted(accept: Callable[[float], bool]) -> float:
-    """The smallest positive double that `accept` (false below, true above) takes; infinity if it
-    takes none.
+    """The smallest positive double that `accept` (false below, true above) takes.
 
-    Bisection of exponents from 1 with doubling steps, and then of doubles: any returned value was
-    accepted, so that the error of a search is on the safe side.
+    It is infinity if `accept` takes none. Bisection of exponents from 1 with doubling steps, and
+    then of doubles: any returned value was accepted, so that the error of a search is on the safe
+    side.
 
     >>> root = least_accepted(lambda x: x * x >= 2)
     >>> root**2 >= 2 > math.nextafter(root, 0) ** 2
@@ -70,7 +75,9 @@ def least_accepted(accept: Callable[[float], bool]) -> float:
         low = 0.5
         high = 1.0
         while low > 0 and accept(low):
-            low, high, step = low * 2.0**-step, low, 2 * step
+            high = low
+            low = low * 2.0**-step
+            step = 2 * step
     else:
         low = 1.0
         high = 2.0
@@ -81,21 +88,21 @@ def least_accepted(accept: Callable[[float], bool]) -> float:
             high = min(high * 2.0**step, sys.float_info.max)
             step = min(2 * step, 512)
     while True:
-        middle = (
-            math.sqrt(low) * math.sqrt(high)
-            if low > 0 and high > 2 * low
-            else low + (high - low) / 2
-        )
+        middle = low + (high - low) / 2
+        if low > 0 and high > 2 * low:
+            middle = math.sqrt(low) * math.sqrt(high)
         if not low < middle < high:
             return high
-        low, high = (low, middle) if accept(middle) else (middle, high)
+        if accept(middle):
+            high = middle
+        else:
+            low = middle
 
 
 def least_near(
     excess: Callable[[float], float], high: float, step: float, precision: float
 ) -> float:
-    """A positive x with excess(x) ≤ 0, within a relative precision of the root of a decreasing
-    function.
+    """A positive x with excess(x) ≤ 0 near the root of a decreasing function.
 
     Brent's method on log x, and then steps outwards until the value is accepted: for functions that
     take long, where the last digits of x do not matter.
@@ -104,7 +111,7 @@ def least_near(
         excess: decreasing, finite.
         high: where the search begins; raised while excess(high) > 0.
         step: relative width of the first bracket.
-        precision: relative.
+        precision: relative distance of x from the root.
     """
     from scipy.optimize import brentq
 
@@ -113,21 +120,25 @@ def least_near(
         high *= 1.0 + step
     low = high / (1.0 + step)
     while excess(low) <= 0:
-        low, high, step = low / (1.0 + 2 * step), low, 2 * step
+        high = low
+        low = low / (1.0 + 2 * step)
+        step = 2 * step
     root = brentq(
         lambda x: excess(high * math.exp(x)), math.log(low / high), 0.0, xtol=precision / 4
     )
-    found = high * math.exp(float(root))  # type: ignore[arg-type]
-    while excess(found) > 0:
-        found *= 1.0 + precision / 2
-    return found
+    accepted = high * math.exp(float(root))  # type: ignore[arg-type]
+    while excess(accepted) > 0:
+        accepted *= 1.0 + precision / 2
+    return accepted
 
 
 def _text(value: float, digits: int, rounding: str) -> str:
+    if value == math.inf:
+        return "infinite"
     if not math.isfinite(value):
-        return "infinite" if value > 0 else str(float(value))
+        return str(float(value))
     rounded = Context(prec=digits, rounding=rounding).create_decimal(Decimal(repr(float(value))))
     text = f"{float(rounded):.{digits}g}"
-    return (
-        text if Decimal(text) == rounded else str(rounded)
-    )  # so many digits survive all but tiny doubles
+    if Decimal(text) != rounded:  # tiny doubles have fewer digits
+        return str(rounded)
+    return text

@@ -1,5 +1,7 @@
-"""How cohorts are drawn, and the noise that secret cohorts need: for designs, and certified for
-runs.
+"""The certified noise of runs with secret cohorts, and the check of a recorded claim.
+
+`CohortLaw` names the law of `sampled_cohorts` that a run draws by; every claim that is recorded
+here is recomputed before it is stated.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 
@@ -17,26 +19,24 @@ from fedmf.accounting.equal_bins import BinOverlaps, deterministic_delta, determ
 from fedmf.accounting.gaussian import adjacency_factor, certified_sigma, gaussian_sigma
 from fedmf.accounting.min_separated import MinSeparatedPair
 from fedmf.accounting.monte_carlo import MixturePair, estimate
-from fedmf.accounting.noise_level import amplified_noise, approximate_noise, certified_noise
+from fedmf.accounting.noise_level import certified_noise
 from fedmf.accounting.poisson import poisson_delta, poisson_noise_multiplier
 from fedmf.accounting.rounding import at_least
 from fedmf.matrices.factorization import Factorization
 from fedmf.participation import Participation
 
-Sampling = Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"]
 Method = Literal["numerical bound", "equal bins", "certified", "none needed"]
 _METHODS: Final[Mapping[str, tuple[Method, ...]]] = {
     "cyclic-poisson": ("numerical bound",),
     "balls-in-bins": ("equal bins", "certified"),
     "b-min-sep": ("certified",),
 }
-_SEARCH_DRAWS: Final = 1536
-# A theorem may ask for so much more noise than the draws.
+# A theorem may need so much more noise than the draws.
 _PRICE: Final = 1.03
 _SAMPLES: Final = 2**17
 _MOST_DRAWN: Final = 2**26
 _FAILURE: Final = 0.01
-# Relative, of what is computed again.
+# Relative tolerance of recomputed values.
 _CLOSE: Final = 1e-6
 _CHECK_SAMPLES: Final = 2**13
 _CHECK_ERRORS: Final = 6.0
@@ -45,19 +45,6 @@ _CHECK_SHARE = 0.25
 _CHECK_STEP = 1.25
 #: e^ε enters the accountants' sums.
 _LARGEST_EPSILON: Final = 100.0
-
-
-def check_sampling(sampling: str) -> None:
-    """Refuse an unknown sampling.
-
-    Raises:
-        ValueError: as above.
-    """
-    if sampling not in get_args(Sampling):
-        raise ValueError(
-            f"sampling (assumption) must be one of {', '.join(get_args(Sampling))}; got"
-            f" {sampling!r}."
-        )
 
 
 def zero_out_budget(adjacency: str, epsilon: float, delta: float) -> tuple[float, float]:
@@ -84,7 +71,7 @@ def zero_out_budget(adjacency: str, epsilon: float, delta: float) -> tuple[float
 
 @dataclass(frozen=True)
 class CohortLaw:
-    """How cohorts are drawn.
+    """The law of secret cohorts that an accountant assumes; `sampled_cohorts` draws by it.
 
     Args:
         accountant: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
@@ -95,32 +82,6 @@ class CohortLaw:
     accountant: str
     participation: Participation
     probability: float
-
-    @classmethod
-    def of_design(
-        cls, sampling: str, factorization: Factorization, participation: Participation
-    ) -> Self:
-        """The law by which users join k rounds on average, each as often as the p bands allow.
-
-        Balls-in-Bins has b bins. Otherwise turns are p rounds apart: q = p·k/n for cyclic Poisson
-        sampling, q = 1/(n/k − p + 1) for b-min-sep.
-
-        Raises:
-            ValueError: p·k > n, so that users would have to take part more often than their turns
-                come.
-        """
-        n = participation.rounds
-        k = participation.max_participations
-        p = factorization.bands
-        if sampling == "balls-in-bins":
-            return cls(sampling, participation, 1.0 / participation.min_separation)
-        if p * k > n:
-            raise ValueError(
-                f"p (bands) must be at most n/k={n / k:g} for {sampling} sampling; got {p}. "
-                "Its accountant covers banded strategies only."
-            )
-        q = p * k / n if sampling == "cyclic-poisson" else 1.0 / (n / k - p + 1.0)
-        return cls(sampling, Participation.as_many_as_fit(n, p), q)
 
     def steps(self, factorization: Factorization) -> tuple[float, int]:
         """Cyclic Poisson: (largest column norm, T = ⌈n/b⌉ turns of a user's group).
@@ -154,104 +115,16 @@ class CohortLaw:
 
 
 @dataclass(frozen=True)
-class AmplifiedNoise:
-    """The noise for a mechanism, a budget and a sampling.
-
-    Args:
-        noise_std: standard deviation of each entry of z per unit clip norm.
-        standard_error: of noise_std; 0 where the accountant is not a Monte Carlo one.
-        sensitivity: the most that one user moves C·G by, per unit clip norm: in one participation
-            for cyclic Poisson (the largest column norm), in all of them otherwise.
-    """
-
-    noise_std: float
-    standard_error: float
-    sensitivity: float
-
-    @property
-    def noise_multiplier(self) -> float:
-        """σ = noise_std/sensitivity."""
-        return self.noise_std / self.sensitivity
-
-
-def amplified_noise_of(
-    sampling: str,
-    factorization: Factorization,
-    participation: Participation,
-    epsilon: float,
-    delta: float,
-    relative_error: float = 0.02,
-    max_samples: int = 2**18,
-) -> AmplifiedNoise:
-    """The noise that gives (ε, δ) under zero-out adjacency when users come to rounds by this
-    sampling.
-
-    Args:
-        sampling: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
-        factorization: C.
-        participation: (n, k, b). Balls-in-Bins has b bins; the others k expected participations.
-        epsilon: ε > 0.
-        delta: δ in (0, 1).
-        relative_error: standard error of δ relative to δ, where it is estimated.
-        max_samples: per side, where it is estimated.
-
-    Raises:
-        ValueError: the accountant does not cover the mechanism, or a value is out of range.
-    """
-    law = CohortLaw.of_design(sampling, factorization, participation)
-    if sampling == "cyclic-poisson":
-        longest, steps = law.steps(factorization)
-        sigma = poisson_noise_multiplier(epsilon, delta, law.probability, steps)
-        return AmplifiedNoise(longest * sigma, 0.0, longest)
-    pair = law.pair(factorization)
-    calibrated = amplified_noise(pair, epsilon, delta, relative_error, max_samples)
-    return AmplifiedNoise(calibrated.value, calibrated.standard_error, pair.largest_norm)
-
-
-def approximate_noise_of(
-    sampling: str,
-    factorization: Factorization,
-    participation: Participation,
-    epsilon: float,
-    delta: float,
-    similar: AmplifiedNoise | None = None,
-) -> AmplifiedNoise:
-    """As `amplified_noise_of` from few draws, for searches; the final estimate uses other draws.
-
-    Similar strategies get the same draws, so much of the error is common to all that are compared.
-
-    Args:
-        sampling: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
-        factorization: C.
-        participation: (n, k, b).
-        epsilon: ε > 0.
-        delta: δ in (0, 1).
-        similar: the noise of a similar strategy; the search begins at its multiplier.
-
-    Raises:
-        ValueError: as `amplified_noise_of`.
-    """
-    if sampling == "cyclic-poisson":
-        return amplified_noise_of(sampling, factorization, participation, epsilon, delta)
-    pair = CohortLaw.of_design(sampling, factorization, participation).pair(factorization)
-    norm = pair.largest_norm
-    start = None if similar is None else similar.noise_multiplier * norm
-    return AmplifiedNoise(
-        approximate_noise(pair, epsilon, delta, _SEARCH_DRAWS, start=start), 0.0, norm
-    )
-
-
-@dataclass(frozen=True)
 class RunAmplification:
     """The record of an amplified calibration; δ and ε belong to the run.
 
     Args:
         accountant: name of the sampling.
         probability: q, with which a user joins when it may.
-        method: how δ was bounded. "numerical bound", "equal bins": a theorem, no chance is involved
-            (docs/theory/amplification.md for the second). "certified": a limit from
-            draws that holds for every number of them. "none needed": the noise is that without
-            amplification, which was no more.
+        method: the kind of bound on δ. "numerical bound", "equal bins": a theorem, no chance is
+            involved (docs/theory/amplification.md for the second). "certified": a limit from draws
+            that holds for every number of them. "none needed": the noise without amplification,
+            which was no more.
         failure: β, the probability that the limit is wrong; δ includes it.
         delta_limit: the upper limit of δ(noise, ε) that the noise passed with; at most δ − β. Under
             replace-one it is for the accountant's own zero-out budget, (ε/2, δ/(1 + e^{ε/2})).
@@ -286,7 +159,7 @@ class RunAmplification:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote."""
+        """Make a record from its `to_dict`."""
         return cls(**values)
 
 
@@ -306,7 +179,7 @@ def amplified_run(
         factorization: C.
         sensitivity: of C under the law's (n, k, b), per unit clip norm: for the noise without
             amplification.
-        adjacency: "zero-out" or "replace-one", where the accountant is asked for half of ε.
+        adjacency: "zero-out" or "replace-one", for which the accountant computes with half of ε.
         epsilon: ε > 0.
         delta: δ in (0, 1).
         seed: of the accountant's random numbers, chosen before anything is known about them.
@@ -339,17 +212,16 @@ def amplified_run(
     samples = min(_SAMPLES, max(2**13, _MOST_DRAWN // pair.size))
     try:
         noise, limit = certified_noise(pair, epsilon, delta, failure, samples, seed)
-    except (
-        RuntimeError,
-        ValueError,
-    ):  # no limit by draws: a theorem's noise, or that without amplification
+    except (RuntimeError, ValueError):
+        # No limit by draws: the noise of a theorem remains, or that without amplification.
         noise = math.inf
         limit = 1.0
     if name == "balls-in-bins":
         overlaps = BinOverlaps.of(factorization, law.participation)
         proved = deterministic_noise(overlaps, epsilon, delta, min(_PRICE * noise, plain))
         if proved is not None:
-            return proved[0], RunAmplification(name, q, "equal bins", 0.0, proved[1], None)
+            noise, bound = proved
+            return noise, RunAmplification(name, q, "equal bins", 0.0, bound, None)
     if noise < plain:
         return noise, RunAmplification(name, q, "certified", failure, limit, seed)
     return plain, RunAmplification(name, q, "none needed", 0.0, whole, None)
@@ -364,26 +236,29 @@ def check_run(
     epsilon: float,
     delta: float,
 ) -> None:
-    """Recompute δ(noise, ε) and refuse a run that was calibrated for other cohorts, C or noise.
+    """Recompute δ(noise, ε) and reject a run that was calibrated for other cohorts, C or noise.
 
     Cyclic Poisson and theorems are computed again. Where the limit came from draws there is a new,
     coarser estimate on draws of its own, which may exceed δ by six standard errors; more noise only
     lowers δ, so where the estimate says little those at larger noise count as well.
 
     Raises:
-        ValueError: δ(noise, ε) exceeds δ, or the claim says what no such calibration records.
+        ValueError: δ(noise, ε) exceeds δ, or the claim is none that such a calibration records.
     """
     if claim.method != "none needed" and claim.method not in _METHODS[law.accountant]:
         known = ", ".join((*_METHODS[law.accountant], "none needed"))
         raise ValueError(
             f"method (of {law.accountant}) must be one of {known}; got {claim.method!r}."
         )
-    whole = delta
+    largest = delta
     epsilon, delta = zero_out_budget(adjacency, epsilon, delta)
     drawn = claim.method == "certified"
-    failure = _FAILURE * delta if drawn else 0.0
+    failure = 0.0
+    if drawn:
+        failure = _FAILURE * delta
+    if claim.method != "none needed":
+        largest = delta - failure
     least = 0.0
-    most = (whole if claim.method == "none needed" else delta) - failure
     if claim.method == "numerical bound":
         longest, steps = law.steps(factorization)
         least = poisson_delta(noise / longest, law.probability, steps, epsilon) * (1.0 - _CLOSE)
@@ -398,31 +273,32 @@ def check_run(
             f"noise (per unit clip norm) must give delta={delta!r} at epsilon={epsilon!r} with"
             f" accountant {law.accountant!r}; got {noise!r}, which gives {at_least(least)} or more."
         )
-    agrees = (
-        math.isclose(claim.failure, failure, rel_tol=_CLOSE) and (claim.seed is not None) == drawn
-    )
-    if not (
-        agrees and min(least, most) * (1.0 - _CLOSE) <= claim.delta_limit <= most * (1.0 + _CLOSE)
-    ):
+    seeded = claim.seed is not None
+    agrees = math.isclose(claim.failure, failure, rel_tol=_CLOSE) and seeded == drawn
+    low = min(least, largest) * (1.0 - _CLOSE)
+    high = largest * (1.0 + _CLOSE)
+    if not (agrees and low <= claim.delta_limit <= high):
+        seed = "a number" if drawn else "None"
         raise ValueError(
             f"failure, delta_limit and seed (of method {claim.method!r}) must be {failure!r}, at"
-            f" most {most!r} and {'a number' if drawn else 'None'}; got {claim.failure!r},"
-            f" {claim.delta_limit!r}, {claim.seed!r}."
+            f" most {largest!r} and {seed}; got {claim.failure!r}, {claim.delta_limit!r},"
+            f" {claim.seed!r}."
         )
 
 
 def _surely_exceeded(pair: MixturePair, noise: float, epsilon: float, delta: float) -> float:
-    """A δ that δ(noise, ε) exceeds but for six standard errors; above the target wherever one is
-    found.
+    """A lower limit of δ(noise, ε): six standard errors below estimates at this noise and more.
+
+    The search ends at a limit above the target, at a sharp estimate, or at the noise without
+    amplification.
     """
     least = 0.0
     plain = pair.largest_norm * gaussian_sigma(epsilon, delta)
     while True:
         again = estimate(pair, noise, epsilon, 0.03, _CHECK_SAMPLES, seed=1)
-        least = max(least, again.delta - _CHECK_ERRORS * again.standard_error)
-        sharp = (
-            again.delta >= _CHECK_SHARE * delta and _CHECK_ERRORS * again.standard_error <= delta
-        )
+        error = _CHECK_ERRORS * again.standard_error
+        least = max(least, again.delta - error)
+        sharp = again.delta >= _CHECK_SHARE * delta and error <= delta
         noise *= _CHECK_STEP
         if least > delta or sharp or noise >= plain:
             return least

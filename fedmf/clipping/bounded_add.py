@@ -1,7 +1,7 @@
-"""The one door into a sum: it bounds what one user can change, whatever made the user's row.
+"""The only door into a sum: it bounds how far one user moves the sum, whatever the user's row is.
 
-`add_bounded` turns a row into integers, adds them and takes them out again where they are too
-large. It is the whole proof that a sum has the sensitivity that the noise is made for.
+`add_bounded` turns a row into integers, adds them, and takes them out again where they are too
+large. It is the whole proof that a sum has the sensitivity for which noise is calibrated.
 `clip_factor` is the clip. It decides only how a row is scaled: a mistake in it can cost a user its
 contribution, never the bound.
 """
@@ -20,11 +20,11 @@ from fedmf.noise.jit import compiled, jit_inline, jit_reassoc
 FRACTION_BITS: Final = 31
 #: No larger entry becomes an integer: its square alone is more than that of an update of norm ζ.
 WIDEST: Final = 2.0**32
-#: An update so near to the clip norm may have been clipped to it before and rounded to float32.
+#: An update of a larger norm, in ζ, may have been clipped to ζ before and rounded to float32.
 NEAR: Final = 1.0 - 2.0**-20
 #: Smaller sums of squares may have underflowed. No float32 row but zero has one.
 _SMALLEST_SQUARE: Final = 2.0**-900
-#: Rows of float64 whose squares leave its range are multiplied by this, or divided, for their norm.
+#: Rows of float64 whose squares leave its range are multiplied or divided by this for their norm.
 _SHRINK: Final = 2.0**-600
 
 _INTEGERS = types.int64[::1]
@@ -32,8 +32,7 @@ _ROWS: Final = (types.float32[::1], types.float64[::1])
 
 
 def margin(dimension: int) -> float:
-    """Scaling down by this makes "norm at most ζ" hold in exact arithmetic, not just up to
-    rounding.
+    """Return the factor that makes "norm at most ζ" hold in exact arithmetic after a clip.
 
     A float64 norm of d entries, summed in any order, is wrong by at most about d·2⁻⁵⁴ of itself.
     """
@@ -41,19 +40,19 @@ def margin(dimension: int) -> float:
 
 
 def square_limit(dimension: int, bits: int) -> float:
-    """Up to which computed Σ n² the true one is at most 2²ᴮ: see `add_bounded`."""
+    """Return the largest computed Σ n² for which the true one is at most 2²ᴮ (`add_bounded`)."""
     return 2.0 ** (2 * bits) * (1.0 - (dimension + 64) * 2.0**-53)
 
 
 @jit_inline
 def _change(row: Any, origin: Any, i: Any) -> Any:
-    """x_i = row_i − origin_i in the type of the row."""
+    """Return x_i = row_i − origin_i in the type of the row."""
     return row[i] - origin[i] if origin.size > 0 else row[i]
 
 
 @jit_inline
 def _integer(row: Any, origin: Any, i: Any, factor: Any) -> Any:
-    """trunc(x_i·factor), ±2³² where that is wider and for NaN."""
+    """Return trunc(x_i·factor), or ±2³² where that is wider, and for NaN."""
     scaled = np.float64(_change(row, origin, i)) * factor
     scaled = scaled if scaled < WIDEST else WIDEST  # NaN too
     return np.int64(scaled if scaled > -WIDEST else -WIDEST)
@@ -61,7 +60,7 @@ def _integer(row: Any, origin: Any, i: Any, factor: Any) -> Any:
 
 @jit_reassoc
 def _add(row: Any, origin: Any, factor: Any, total: Any) -> Any:
-    """total += n; the computed Σ n²."""
+    """Add n to the total, and return the computed Σ n²."""
     square = 0.0
     for i in range(total.size):
         integer = _integer(row, origin, i, factor)
@@ -72,14 +71,14 @@ def _add(row: Any, origin: Any, factor: Any, total: Any) -> Any:
 
 @jit_inline
 def _take_out(row: Any, origin: Any, factor: Any, total: Any) -> None:
-    """total −= n."""
+    """Subtract n from the total."""
     for i in range(total.size):
         total[i] -= _integer(row, origin, i, factor)
 
 
 @jit_inline
 def _add_features(row: Any, origin: Any, factor: Any, second: Any, shift: Any, ends: Any) -> None:
-    """second += ⌊Σ n²·2⁻ˢʰⁱᶠᵗ⌋ of each block; Σ n² ≤ 2⁶² for a user who stays."""
+    """Add ⌊Σ n²·2⁻ˢʰⁱᶠᵗ⌋ of each block to ``second``; Σ n² ≤ 2⁶² for a user who stays."""
     begin = 0
     for block in range(second.size):
         end = ends[block] if ends.size > 0 else block + 1
@@ -104,27 +103,27 @@ def add_bounded(
 ) -> Any:
     """Add the integers n_i = trunc((row_i − origin_i)·factor) of one user.
 
-    Whatever row, origin and factor are, the sums move by one user's worth at most: Σ n² ≤ 2²ᴮ, so
-    norm ζ, and features of the same n. An entry of absolute value above 2³², or NaN, is never
-    converted: ±2³² takes its place, with a square alone above 2²ᴮ. Every n is then an integer that
-    float64 has, and a user with a computed sum of squares above `square_limit` is taken out again
-    by the same integers; int64 wraps, so the total is what it was to the bit.
+    Whatever row, origin and factor are, the total moves by Σ n² ≤ 2²ᴮ at most, which is norm ζ, and
+    ``second`` by features of the same n. An entry of absolute value above 2³², or NaN, is never
+    converted: ±2³² takes its place, whose square alone is above 2²ᴮ. Every n is then an integer
+    that float64 represents exactly. A user with a computed sum of squares above `square_limit` is
+    taken out again by the same integers; int64 wraps, so the total is what it was to the bit.
 
     Proof that Σ n² ≤ 2²ᴮ for a user who stays: Σ n² is summed, in any order, from non-negative
     terms with at most d + 17 roundings between a term and the result, each of relative size at most
-    2⁻⁵³ (squares of at most 2⁶⁴ neither over- nor underflow). The computed s is thus at least Σ
-    n²·(1 − (d + 17)·2⁻⁵³), and s ≤ 2²ᴮ·(1 − (d + 64)·2⁻⁵³), which float64 has exactly, gives Σ n² ≤
-    2²ᴮ for d < 2⁵². ∎
+    2⁻⁵³ (squares of at most 2⁶⁴ neither over- nor underflow). The computed s is thus at least
+    Σ n²·(1 − (d + 17)·2⁻⁵³), and s ≤ 2²ᴮ·(1 − (d + 64)·2⁻⁵³), which float64 represents exactly,
+    gives Σ n² ≤ 2²ᴮ for d < 2⁵². ∎
 
     Args:
         row: shape (d,), float32 or float64, contiguous.
         origin: shape (d,), of the same type, or (0,) for zero.
-        factor: finite or not; the same for all entries.
+        factor: multiplies all entries; finite or not.
         limit: `square_limit` of d and B ≤ 31.
         total: Σ n over users, shape (d,), int64; changed.
         second: Σ ⌊Σ_{i∈B} n_i²·2⁻ˢʰⁱᶠᵗ⌋ over users of every block, shape (m,), int64, or empty;
             changed.
-        shift: 2B less the bits of the unit of features.
+        shift: 2B − F, where F is the bits of the unit of features.
         ends: one past the last entry of each block, shape (m,); empty if every entry is a block.
 
     Returns:
@@ -141,8 +140,9 @@ def add_bounded(
 
 @jit_reassoc
 def _square(row: Any, origin: Any) -> Any:
-    """Σ x² in float64: the square of a float32 number is exact there, and neither over- nor
-    underflows.
+    """Return Σ x² in float64.
+
+    The square of a float32 number is exact there, and neither over- nor underflows.
     """
     square = 0.0
     for i in range(row.size):
@@ -153,9 +153,7 @@ def _square(row: Any, origin: Any) -> Any:
 
 @jit_inline
 def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
-    """(scale / max(‖x‖, ζ), whether ‖x‖ ≤ ζ): the clip of x = row − origin, with ``scale`` in place
-    of ζ.
-    """
+    """Return the factor scale / max(‖x‖, ζ) that clips x = row − origin, and whether ‖x‖ ≤ ζ."""
     shrink = 1.0
     square = _square(row, origin)
     if square == np.inf:
@@ -202,12 +200,12 @@ def add_clipped(
     """Clip each row − origin and add it.
 
     Args:
-        rows: float32 or float64; row u is d entries from u·step on.
-        step: see rows.
+        rows: float32 or float64; row u is the d entries from u·step on.
+        step: distance of two rows, in entries.
         origin: shape (d,), of the same type, or (0,) for zero.
         clip_norm: ζ.
-        scale: of a clipped row of norm ζ.
-        limit, second, shift, ends: see `add_bounded`, which alone bounds by how much sums change.
+        scale: norm of the integers of a row of norm ζ.
+        limit, second, shift, ends: as for `add_bounded`, which alone bounds how far sums move.
         totals: shape (1, d), the sum of all rows; or (users, d), one sum for each row.
         signs: shape (users,); set to +1 within the clip norm, −1 above or at it, 0 for a row of
             zeros and for one that adds nothing.
@@ -227,13 +225,14 @@ def add_clipped(
 
 @compiled(types.void(types.float64[:, ::1], types.float64, types.float64[::1]))
 def clip_factors(rows: Any, clip_norm: Any, factors: Any) -> None:
-    """Set ``factors`` to what scales each row to norm ζ at most: 1 for one that is no longer."""
+    """Set factors to those that clip rows to norm ζ: 1 for a row that is no longer."""
     for u in range(rows.shape[0]):
         factors[u], _ = clip_factor(rows[u], np.zeros(0), clip_norm, clip_norm)
 
 
 @jit_reassoc
 def _add_all(total: Any, added: Any, unit: Any) -> Any:
+    """Add integers to a total, and return ‖unit·added‖²."""
     square = 0.0
     for i in range(total.size):
         x = np.float64(added[i]) * unit
@@ -244,11 +243,11 @@ def _add_all(total: Any, added: Any, unit: Any) -> Any:
 
 @compiled(types.float64(_INTEGERS, _INTEGERS, types.float64))
 def add_integers(total: Any, added: Any, unit: Any) -> Any:
-    """total += added; returns ‖unit·added‖² in float64.
+    """Add integers to a total, and return ‖unit·added‖² in float64.
 
     Args:
-        total: changed.
-        added: as long.
+        total: shape (d,); changed.
+        added: shape (d,).
         unit: a power of 2, so small that no square overflows.
     """
     return _add_all(total, added, unit)

@@ -1,5 +1,7 @@
-"""Rows of a tensor through `add_bounded` or its twin on a GPU: into one sum, or into integers of
-each row.
+"""Clipping of the rows of a tensor, into one sum or into integers of each row.
+
+Every row enters by `add_bounded`, on a GPU by its twin. `ClippedSum` sums updates by these
+functions, and streams and adaptive clip norms use the integers of single rows.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ _NO_FEATURES: Final = FeatureSum(None, torch.device("cpu"), FRACTION_BITS, FRACT
 
 
 @dataclass(frozen=True, eq=False)
-class Added:
-    """What is known of rows that were added, in the order of the rows.
+class AddedRows:
+    """Facts about rows that were added, in the order of the rows.
 
     Args:
         signs: +1 within the clip norm, −1 above or at it, 0 for zeros and for a row that adds
             nothing.
-        squares: Σ n² of the row's integers; −1 for one that adds nothing.
-        counted: which rows were added, bool; the others are not finite.
+        squares: Σ n² of the row's integers; −1 for a row that adds nothing.
+        counted: mask of the rows that were added, bool; the others are not finite.
     """
 
     signs: NDArray[np.int64]
@@ -38,7 +40,7 @@ class Added:
 
 
 def _flat_rows(rows: Tensor) -> tuple[NDArray[np.floating], int]:
-    """All of (users, d) as one array, and how far one row begins after the other."""
+    """Return rows of shape (users, d) as a flat array, and the distance of two rows in it."""
     users, dimension = rows.shape
     if dimension == 0 or users == 0:
         return rows.new_zeros(0).numpy(), 0
@@ -55,7 +57,7 @@ def add_rows(
     bits: int,
     totals: Tensor,
     features: FeatureSum = _NO_FEATURES,
-) -> Added:
+) -> AddedRows:
     """Clip each row − origin to ζ and add its integers in units of ζ·2⁻ᴮ, rounded towards zero.
 
     Args:
@@ -63,26 +65,27 @@ def add_rows(
         origin: shape (d,), or None for zero.
         clip_norm: ζ.
         bits: B ≤ 31.
-        totals: int64; of shape (1, d) for the sum of all rows, or (users, d) for one of each.
-            Changed.
-        features: to which second moments of the same integers are added; on a GPU there must be
-            none.
+        totals: int64, shape (1, d) for the sum of all rows, or (users, d) for a sum of each;
+            changed.
+        features: sum of second moments of the same integers; changed. It must be empty on a GPU.
     """
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     rows = rows.detach().to(totals.device, dtype)
-    start = None if origin is None else origin.detach().to(totals.device, dtype)
+    if origin is not None:
+        origin = origin.detach().to(totals.device, dtype)
     dimension = rows.shape[1]
     scale = margin(dimension) * 2.0**bits
     limit = square_limit(dimension, bits)
     if totals.device.type != "cpu":
-        signs, squares, counted = add_clipped_on_gpu(rows, start, clip_norm, scale, limit, totals)
-        return Added(signs.cpu().numpy(), squares.cpu().numpy(), counted)
+        signs, squares, counted = add_clipped_on_gpu(rows, origin, clip_norm, scale, limit, totals)
+        return AddedRows(signs.cpu().numpy(), squares.cpu().numpy(), counted)
     signs = np.empty(len(rows), np.int64)
     squares = np.empty(len(rows))
-    begin = rows.new_zeros(0) if start is None else start.contiguous()
+    if origin is None:
+        origin = rows.new_zeros(0)
     bounded_add.add_clipped(
         *_flat_rows(rows),
-        begin.numpy(),
+        origin.contiguous().numpy(),
         float(clip_norm),
         scale,
         limit,
@@ -93,7 +96,7 @@ def add_rows(
         signs,
         squares,
     )
-    return Added(signs, squares, torch.from_numpy(squares >= 0.0))
+    return AddedRows(signs, squares, torch.from_numpy(squares >= 0.0))
 
 
 def clip_to_fixed_point(
@@ -107,15 +110,15 @@ def clip_to_fixed_point(
         bits: B ≤ 31.
 
     Returns:
-        Integers, shape (users, d), int64, and a boolean mask (users,) of the rows that were finite.
-        A
-        row holding NaN or infinity becomes zeros: such a user contributes nothing.
+        Integers, shape (users, d), int64, and a Boolean mask (users,) of the rows that were finite.
+        A row with NaN or infinity becomes zeros: such a user contributes nothing.
 
     Guarantees:
         In exact arithmetic every integer row has ℓ2 norm at most 2ᴮ, which stands for ζ. Integer
         sums are associative, so a total does not depend on the order or grouping of the rows.
 
-    >>> rows, finite = clip_to_fixed_point(torch.tensor([[3.0, 4.0], [float("nan"), 1.0]]), clip_norm=1.0)
+    >>> updates = torch.tensor([[3.0, 4.0], [float("nan"), 1.0]])
+    >>> rows, finite = clip_to_fixed_point(updates, clip_norm=1.0)
     >>> (rows[0].double() / 2**31).tolist(), rows[1].tolist(), finite.tolist()
     ([0.599..., 0.799...], [0, 0], [True, False])
     """
@@ -126,7 +129,7 @@ def clip_to_fixed_point(
 
 
 def clip_factors(rows: NDArray[np.float64], clip_norm: float) -> NDArray[np.float64]:
-    """Return what scales each row of finite numbers to norm ζ at most: min(1, ζ/‖row‖).
+    """Return the factors that clip rows of finite numbers to norm ζ: min(1, ζ/‖row‖).
 
     Args:
         rows: shape (rows, d).
@@ -141,28 +144,35 @@ def clip_factors(rows: NDArray[np.float64], clip_norm: float) -> NDArray[np.floa
 
 
 def check_clip_norm(clip_norm: float) -> None:
-    """Refuse a clip norm with which sums would overflow, or with which ζ·2⁻³¹ has no bits left: at
-    3e-312 one user would change a sum by 1.8 ζ.
+    """Reject a clip norm with which sums would overflow, or ζ·2⁻³¹ would lose bits.
+
+    At 3e-312 one user would change a sum by 1.8 ζ.
+
+    Raises:
+        ValueError: ζ is outside [2⁻⁹⁰⁰, 2⁹⁰⁰].
     """
     if not 2.0**-900 <= clip_norm <= 2.0**900:
         raise ValueError(f"ζ (clip norm) must lie in [2⁻⁹⁰⁰, 2⁹⁰⁰]; got {clip_norm}.")
 
 
 class ClippedRows:
-    """A block of clipped updates, one row a user.
-
-    Guarantees: a row holds the bits that a `ClippedSum` of that update alone has as float32. It
-    depends on no other row.
+    """A block of clipped updates, one row for each user.
 
     Args:
-        users: r, how many rows; those that nothing is put into are zero vectors.
+        users: r, the number of rows; those that nothing is put into are zero vectors.
         dimension: d.
         clip_norm: ζ.
-        device: where the rows live.
+        device: of the rows.
+
+    Guarantees:
+        A row holds the bits that a `ClippedSum` of that update alone has as float32. It depends on
+        no other row.
 
     >>> rows = ClippedRows(users=2, dimension=2, clip_norm=1.0)
-    >>> rows.put([1], torch.tensor([[3.0, 4.0]])).tolist(), rows.block.double().numpy().round(6).tolist()
-    ([True], [[0.0, 0.0], [0.6, 0.8]])
+    >>> rows.put([1], torch.tensor([[3.0, 4.0]])).tolist()
+    [True]
+    >>> rows.block.double().numpy().round(6).tolist()
+    [[0.0, 0.0], [0.6, 0.8]]
     """
 
     def __init__(
@@ -173,28 +183,29 @@ class ClippedRows:
         self.clip_norm = clip_norm
 
     def put(self, places: Sequence[int], updates: Tensor, origin: Tensor | None = None) -> Tensor:
-        """Clip updates and keep them; returns the mask of those that were finite. The others are
-        zeros.
+        """Clip updates and put them into the block; those that are not finite become zeros.
 
         Args:
-            places: of their users, 0..r−1.
+            places: rows of the block, 0..r−1.
             updates: shape (len(places), d).
             origin: shape (d,), float32; if given, the updates are ``updates − origin``.
+
+        Returns:
+            The mask of updates that are finite.
         """
         finite = torch.zeros(len(places), dtype=torch.bool)
         unit = self.clip_norm * 2.0**-FRACTION_BITS
         for row, place in enumerate(places):
             integers = torch.zeros_like(self.block[:1], dtype=torch.int64)
-            added = add_rows(
-                updates[row : row + 1], origin, self.clip_norm, FRACTION_BITS, integers
-            )
+            update = updates[row : row + 1]
+            added = add_rows(update, origin, self.clip_norm, FRACTION_BITS, integers)
             finite[row] = added.counted[0]
             self.block[place] = integers[0].to(torch.float64) * unit
         return finite
 
     def like(self) -> Self:
-        """For a worker of this process: rows of several workers are put into one block."""
+        """Return this block, into which all workers of a process put their rows."""
         return self
 
     def merge(self, other: Self) -> None:
-        """Nothing to do: it is the same block."""
+        """Do nothing, since both are the same block."""

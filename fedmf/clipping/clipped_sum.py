@@ -1,4 +1,8 @@
-"""Exact summation of clipped user updates."""
+"""Exact sums of clipped updates: the only input of a release in a run.
+
+Engines and workers add updates to a `ClippedSum`; the server merges sums, and adds noise to the
+integers (`fedmf.release.noisy_sum`). `SumSpec` describes a sum before it exists.
+"""
 
 from __future__ import annotations
 
@@ -13,51 +17,51 @@ from torch import Tensor
 from fedmf.clipping.bounded_add import FRACTION_BITS, add_integers
 from fedmf.clipping.clipped_rows import add_rows, check_clip_norm
 from fedmf.clipping.features import FeatureSum
-from fedmf.clipping.memory import parts_of, zero_vector
+from fedmf.clipping.memory import on_all_cores, parts_of, zero_vector
 from fedmf.clipping.user_statistics import StatisticSums, UserScalar
-from fedmf.clipping.workers import on_all_cores
 from fedmf.matrices.second_moment import SecondMoment
 
 #: 2³⁰ users of at most 2³¹ each stay inside an int64, with room for noise.
 MAX_USERS: Final = 1 << 30
-#: Entries that become integers and features at a time, and users at most.
+#: Most entries, and most users, that become integers and features at a time.
 _AT_ONCE: Final = 1 << 22
 _USERS_AT_ONCE: Final = 1 << 15
 
 
 def _add(total: Tensor, added: Tensor, bits: int) -> float:
-    """total += added in one pass on all cores; returns the norm of what was added, in units of
-    ζ.
-    """
+    """Add integers to a total in one pass on all cores, and return their norm in units of ζ."""
     unit = 2.0**-bits
     if total.device.type != "cpu":
         total += added
         return float(torch.linalg.vector_norm(added.to(torch.float64).mul_(unit)))
-    into = total.numpy()
-    values = added.contiguous().numpy()
-    squares = on_all_cores(
-        lambda part: add_integers(into[part], values[part], unit), parts_of(into.size)
-    )
+    target = total.numpy()
+    source = added.contiguous().numpy()
+
+    def add_part(part: slice) -> float:
+        return add_integers(target[part], source[part], unit)
+
+    squares = on_all_cores(add_part, parts_of(target.size))
     return math.sqrt(sum(squares))
 
 
 class ClippedSum:
-    """The sum of clipped updates in exact integer arithmetic, and statistics of each user.
-
-    Guarantees: order-independent, memory O(d) whatever the number of users, and each user moves the
-    total by at most ζ in ℓ2 norm, each statistic by at most its bound, and the features by those of
-    the same integers, rounded towards zero to multiples of ζ²·2⁻ᶠ: every user of every engine
-    enters through `add_bounded`, on a GPU through its twin. One that fails in any way moves
-    nothing.
+    """The sum of clipped updates in exact integer arithmetic, with statistics of the users.
 
     Args:
         dimension: d.
         clip_norm: ζ.
-        device: where the total lives.
+        device: of the total.
         second_moment: squares or block energies that are summed as well; None for none.
-        statistics: of each user.
+        statistics: scalars of each user that are summed as well.
         bits: B ≤ 31, which makes ζ·2⁻ᴮ the unit.
-        feature_bits: F ≤ 2B, of the unit of features.
+        feature_bits: F ≤ 2B, which makes ζ²·2⁻ᶠ the unit of features.
+
+    Guarantees:
+        Each user moves the total by at most ζ in ℓ2 norm, each statistic by at most its bound, and
+        the features by those of the same integers, rounded towards zero to multiples of ζ²·2⁻ᶠ:
+        every user of every engine enters by `add_bounded`, on a GPU by its twin. A user that fails
+        in any way moves nothing. The sum does not depend on the order of users, and its memory is
+        O(d) whatever their number.
 
     >>> from fedmf.matrices.second_moment import DiagonalMoment
     >>> pair = ClippedSum(2, 1.0, second_moment=DiagonalMoment(2))
@@ -94,11 +98,11 @@ class ClippedSum:
         self._total = zero_vector(dimension, torch.int64, device)
 
     def scalar(self, statistic: UserScalar) -> int:
-        """The sum of a statistic."""
+        """Return the sum of a statistic."""
         return self._scalars.total(statistic)
 
     def like(self) -> Self:
-        """An empty sum of the same kind, for a worker."""
+        """Return an empty sum of the same kind, for a worker."""
         return type(self)(
             self._total.numel(),
             self.clip_norm,
@@ -111,14 +115,15 @@ class ClippedSum:
 
     @final
     def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
-        """Clip and add rows of shape (users, d); returns the mask of rows that count.
-
-        The others, which are not finite, add zero vectors; all are counted as users.
+        """Clip and add updates; those that are not finite add zero vectors, and count as users.
 
         Args:
-            updates: one row for each user.
+            updates: one row for each user, shape (users, d).
             origin: shape (d,), float32; if given, rows are models and the updates are rows −
                 origin.
+
+        Returns:
+            The mask of rows that are finite.
 
         Raises:
             ValueError: wrong shape, or more users than an int64 total can hold.
@@ -131,13 +136,13 @@ class ClippedSum:
             added = add_rows(
                 updates, origin, self.clip_norm, self.bits, self._total[None], self._features
             )
-            self._scalars.note(added.signs, added.squares)
+            self._scalars.add_users(added.signs, added.squares)
             counted = added.counted
         self.users += len(updates)
         return counted
 
     def _add_apart(self, updates: Tensor, origin: Tensor | None) -> Tensor:
-        """The same with features on a GPU: from integers of each user, which take memory."""
+        """Add updates and their features on a GPU, by integers of each user, which take memory."""
         counted = torch.zeros(len(updates), dtype=torch.bool, device=self._total.device)
         step = max(1, min(_AT_ONCE // max(1, self._total.numel()), _USERS_AT_ONCE))
         for begin in range(0, len(updates), step):
@@ -147,7 +152,7 @@ class ClippedSum:
             added = add_rows(rows, origin, self.clip_norm, self.bits, integers)
             self._total += integers.sum(dim=0)
             self._features.add_rows(integers)
-            self._scalars.note(added.signs, added.squares)
+            self._scalars.add_users(added.signs, added.squares)
             counted[part] = added.counted
         return counted
 
@@ -161,7 +166,7 @@ class ClippedSum:
         self.users += users
 
     def add_clipped_sum(self, total: Tensor, users: int) -> None:
-        """Add a sum of ``users`` clipped updates that a worker made with another ClippedSum.
+        """Add the total of another sum, of ``users`` clipped updates.
 
         Raises:
             ValueError: wrong shape or type, or a norm above users·ζ, which no clipped sum can have.
@@ -189,7 +194,7 @@ class ClippedSum:
             )
 
     def merge(self, other: ClippedSum) -> None:
-        """Add what a worker of this process has summed.
+        """Add the sum of a worker of this process.
 
         Raises:
             TypeError: the other is of another kind.
@@ -208,7 +213,7 @@ class ClippedSum:
 
     @property
     def units(self) -> tuple[float, int, int]:
-        """ζ, B and F: what an integer of the sum and of its features stands for."""
+        """ζ, B and F, which make the units ζ·2⁻ᴮ of the sum and ζ²·2⁻ᶠ of its features."""
         return self.clip_norm, self.bits, self.feature_bits
 
     def _check_room(self, users: int) -> None:
@@ -230,15 +235,15 @@ class ClippedSum:
 
     @property
     def parts(self) -> dict[str, Tensor]:
-        """Those arrays, int64."""
+        """Arrays that a worker sends for a slice, int64, by name."""
         return {"sum": self._total, **self._features.parts, **self._scalars.parts}
 
     def add_parts(self, parts: Mapping[str, Tensor], users: int) -> None:
         """Add the `parts` of another sum of ``users`` clipped updates.
 
         Raises:
-            ValueError: as `add_clipped_sum`; features or statistics of a wrong shape or type, or
-                with values that no clipped updates of so many users have. Nothing was added.
+            ValueError: as `add_clipped_sum`; or features or statistics have a wrong shape or type,
+                or values that no clipped updates of so many users have. Nothing was added.
         """
         scalars = self._scalars.read(parts, users)
         features = self._features.read(parts, users)
@@ -247,7 +252,7 @@ class ClippedSum:
         self._scalars.merge(scalars)
 
     def check_bounds(self) -> None:
-        """What a server checks of a worker's sum before it adds it.
+        """Check the sum of a worker as a server does before it adds it.
 
         Raises:
             ValueError: as `add_parts`: no clipped updates of so many users add up to this.
@@ -256,15 +261,15 @@ class ClippedSum:
 
     @property
     def unit(self) -> float:
-        """ζ·2⁻ᴮ, what one of `fixed_point` stands for."""
+        """ζ·2⁻ᴮ, the unit of `fixed_point`."""
         return self.clip_norm * 2.0**-self.bits
 
     def total(self) -> Tensor:
-        """Σ_u clip(x_u), float64, shape (d,)."""
+        """Return Σ_u clip(x_u), float64, shape (d,)."""
         return self.part(slice(None))
 
     def part(self, part: slice) -> Tensor:
-        """The entries of `total` in a range, in memory of their own."""
+        """Return the entries of `total` in a range, in memory of their own."""
         integers = self._total[part]
         if integers.device.type != "cpu":
             return integers.to(torch.float64).mul_(self.unit)
@@ -276,14 +281,13 @@ class ClippedSum:
         return self._features.total
 
     def second_total(self) -> Tensor:
-        """Σ_u features(x_u), float64, shape (m,)."""
+        """Return Σ_u features(x_u), float64, shape (m,)."""
         return self._features.values(self.clip_norm)
 
 
 @dataclass(frozen=True)
 class SumSpec:
-    """What workers and server do with users' updates before any noise: clip each to ζ and add them
-    up.
+    """The description of a `ClippedSum`, which workers and server share.
 
     Args:
         dimension: d.
@@ -313,19 +317,21 @@ class SumSpec:
 
     @property
     def units(self) -> tuple[float, int, int]:
-        """ζ, B and F, as of the sums."""
+        """ζ, B and F, as `ClippedSum.units`."""
         return self.clip_norm, self.bits, self.feature_bits
 
     def with_clip_norm(self, clip_norm: float | None) -> SumSpec:
-        """The same with another ζ; None leaves it."""
-        return self if clip_norm in (None, self.clip_norm) else replace(self, clip_norm=clip_norm)
+        """Return the description with another ζ; None leaves it as it is."""
+        if clip_norm is None or clip_norm == self.clip_norm:
+            return self
+        return replace(self, clip_norm=clip_norm)
 
     def in_units(self, bits: int, feature_bits: int) -> SumSpec:
-        """The same with other units."""
+        """Return the description with other units."""
         return replace(self, bits=bits, feature_bits=feature_bits)
 
     def empty(self, device: torch.device | str = "cpu") -> ClippedSum:
-        """A sum of no updates."""
+        """Return a sum of no updates."""
         return ClippedSum(
             self.dimension,
             self.clip_norm,

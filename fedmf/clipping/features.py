@@ -1,5 +1,7 @@
-"""Second moments of clipped updates in exact integer arithmetic: of rows, and their sum over
-users.
+"""Second moments of clipped updates in exact integer arithmetic: of rows, and summed over users.
+
+`ClippedSum` has a `FeatureSum` next to its total. Both come from the same integers of each user, so
+that the bound of the update also bounds its features.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from fedmf.clipping.bounded_add import FRACTION_BITS
 from fedmf.clipping.memory import zero_vector
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 
-#: Of the sum, among what a worker sends.
+#: Name of the sum among the arrays that a worker sends.
 _NAME: Final = "second"
 
 
@@ -26,8 +28,9 @@ def fixed_point_energies(
     bits: int = FRACTION_BITS,
     feature_bits: int = FRACTION_BITS,
 ) -> Tensor:
-    """Features of n·ζ·2⁻ᴮ in units of ζ²·2⁻ᶠ: ⌊Σ_{j∈block} n_j²·2^(F − 2B)⌋ of every row n and
-    block.
+    """Return the features of rows n·ζ·2⁻ᴮ in units of ζ²·2⁻ᶠ.
+
+    They are ⌊Σ_{j∈block} n_j²·2^(F − 2B)⌋ for every row n and block.
 
     Args:
         rows: integers, shape (users, d), int64, each row of norm at most 2ᴮ.
@@ -63,10 +66,10 @@ def fixed_point_energies(
 
 
 def check_second_moment(second_moment: SecondMoment) -> DiagonalMoment | BlockEnergies:
-    """Refuse one that integers have no exact features of.
+    """Return a second moment if it is an exact function of integers.
 
     Raises:
-        ValueError: neither squares nor energies of blocks.
+        ValueError: it is neither squares nor energies of blocks.
     """
     if not isinstance(second_moment, DiagonalMoment | BlockEnergies):
         raise ValueError(
@@ -77,12 +80,11 @@ def check_second_moment(second_moment: SecondMoment) -> DiagonalMoment | BlockEn
 
 
 class FeatureSum:
-    """Σ_u ⌊features of u's integers⌋ in units of ζ²·2⁻ᶠ; a sum of no features where none are asked
-    for.
+    """The sum over users of the features of their integers, in units of ζ²·2⁻ᶠ; possibly empty.
 
     Args:
         form: squares or block energies; None for no features.
-        device: where the total lives.
+        device: of the total.
         bits: B of the integers.
         feature_bits: F.
 
@@ -91,7 +93,7 @@ class FeatureSum:
         ends: one past the last entry of each block, shape (m,); empty if every entry is a block.
 
     Raises:
-        ValueError: another form.
+        ValueError: another form of second moment.
     """
 
     def __init__(
@@ -99,23 +101,26 @@ class FeatureSum:
     ) -> None:
         self.bits = bits
         self.feature_bits = feature_bits
-        self._form = None if form is None else check_second_moment(form)
-        size = getattr(self._form, "size", 0)
+        self._form: DiagonalMoment | BlockEnergies | None = None
+        size = 0
+        if form is not None:
+            self._form = check_second_moment(form)
+            size = form.size
         self.total = zero_vector(size, torch.int64, device)
         self.ends: NDArray[np.int64] = np.zeros(0, np.int64)
         if isinstance(self._form, BlockEnergies):
             self.ends = self._form.sizes.cumsum(0).numpy()
 
     def __bool__(self) -> bool:
-        """Whether there are any features."""
+        """Return True if there are any features."""
         return self.total.numel() > 0
 
     def add_rows(self, integers: Tensor) -> None:
         """Add the features of users' integers, shape (users, d)."""
-        if self._form is not None:
-            self.total += fixed_point_energies(
-                integers, self._form, self.bits, self.feature_bits
-            ).sum(dim=0)
+        if self._form is None:
+            return
+        features = fixed_point_energies(integers, self._form, self.bits, self.feature_bits)
+        self.total += features.sum(dim=0)
 
     @property
     def shift(self) -> int:
@@ -124,14 +129,17 @@ class FeatureSum:
 
     @property
     def parts(self) -> dict[str, Tensor]:
-        """The total by its name, as a worker sends it; nothing without features."""
-        return {_NAME: self.total} if self else {}
+        """The total by its name, as a worker sends it; empty without features."""
+        if not self:
+            return {}
+        return {_NAME: self.total}
 
     def read(self, parts: Mapping[str, Tensor], users: int) -> Tensor:
-        """What a worker sent of so many users.
+        """Check and return the total that a worker sent for so many users.
 
         Raises:
-            ValueError: a wrong shape or type, negative features, or more than users·ζ² in all.
+            ValueError: it has a wrong shape or type, negative features, or more than users·ζ² in
+                all.
         """
         if not self:
             return self.total
@@ -145,8 +153,7 @@ class FeatureSum:
             raise ValueError(
                 f"slice second must hold sums of squares; got {int(second.min())} units."
             )
-        # In float64: an integer sum of hostile entries could overflow. It is right to 2⁻⁵³ of each
-        # entry.
+        # An integer sum of hostile entries could overflow. In float64 it is right to 2⁻⁵³ of each.
         energy = float(second.to(torch.float64).sum()) * 2.0**-self.feature_bits
         if energy > users:
             raise ValueError(
@@ -155,5 +162,5 @@ class FeatureSum:
         return second.to(self.total.device)
 
     def values(self, clip_norm: float) -> Tensor:
-        """Σ_u features(x_u), float64, shape (m,)."""
+        """Return Σ_u features(x_u), float64, shape (m,)."""
         return self.total.to(torch.float64) * (clip_norm**2 * 2.0**-self.feature_bits)

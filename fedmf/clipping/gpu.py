@@ -1,4 +1,7 @@
-"""Clip-and-sum where rows lie on an NVIDIA GPU."""
+"""Clipping and summing of rows that lie on an NVIDIA GPU: the twin of `add_clipped`.
+
+It launches the kernels of `fedmf.clipping.gpu_kernels`, which need Triton.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torch import Tensor
 
 from fedmf.clipping.bounded_add import NEAR
 
+#: Users of one program that judges or admits rows.
 _AT_ONCE = 128
 
 
@@ -26,15 +30,15 @@ def add_clipped_on_gpu(
 
     Rows are read three times: for their norms, for the squares of their integers, and to be added
     up. The second and the third pass are the twin of `add_bounded`: both make an integer by
-    `_integers`, and a row with squares above its limit is not added. In addition to the rows there
-    is a float64 for each row and `gpu_kernels.BLOCK` entries, and three numbers for each row.
+    `_integers`, and a row with squares above its limit is not added. The memory beyond the rows is
+    a float64 for each row and `gpu_kernels.BLOCK` entries, and three numbers for each row.
 
     Args:
         rows: shape (users, d), float32 or float64. A row of norm above 10¹⁵⁴ adds nothing.
         origin: shape (d,), or None for zero.
         clip_norm: ζ.
-        scale: of a clipped row of norm ζ.
-        limit: see `add_bounded`.
+        scale: norm of the integers of a row of norm ζ.
+        limit: as for `add_bounded`.
         totals: shape (1, d), the sum of all rows; or (users, d), one sum for each row; int64;
             changed.
 
@@ -62,8 +66,8 @@ def add_clipped_on_gpu(
             rows = rows.contiguous()
         bounds = [clip_norm, scale, NEAR * clip_norm, limit]
         limits = torch.tensor(bounds, dtype=torch.float64, device=device)
-        start = rows if origin is None else origin
         shifted = origin is not None
+        start = origin if shifted else rows
         step = rows.stride(0)
         options = kernels.OPTIONS
         with torch.cuda.device_of(rows):
@@ -81,7 +85,11 @@ def add_clipped_on_gpu(
                 squares, blocks, limits, factors, signs, counted, users, AT_ONCE=_AT_ONCE, **options
             )
             sums_apart = len(totals) > 1
-            users_of_program = 1 if sums_apart else kernels.USERS
+            users_of_program = kernels.USERS
+            distance_of_totals = 0
+            if sums_apart:
+                users_of_program = 1
+                distance_of_totals = totals.stride(0)
             tiles = (-(-dimension // kernels.COLUMNS), -(-users // users_of_program))
             kernels.add_scaled[tiles](
                 rows,
@@ -89,7 +97,7 @@ def add_clipped_on_gpu(
                 factors,
                 totals,
                 step,
-                totals.stride(0) if sums_apart else 0,
+                distance_of_totals,
                 dimension,
                 users,
                 COLUMNS=kernels.COLUMNS,
@@ -97,4 +105,6 @@ def add_clipped_on_gpu(
                 SHIFTED=shifted,
                 **options,
             )
-    return signs, squares[:, 0] if blocks else squares.sum(dim=1), counted.bool()
+    if blocks == 0:
+        return signs, squares.sum(dim=1), counted.bool()
+    return signs, squares[:, 0], counted.bool()

@@ -1,8 +1,13 @@
-"""Clip-and-sum on a GPU in Triton: three passes over the rows and nothing as large as they are."""
+"""Kernels in Triton that clip and sum rows on a GPU, in three passes over the rows.
 
-# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportArgumentType=false
-# pyright: reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-# pyright: reportIndexIssue=false, reportOptionalOperand=false, reportReturnType=false, reportInvalidTypeForm=false
+Nothing as large as the rows is stored. `fedmf.clipping.gpu` launches them in the order
+`sum_squares`, `judge`, `square_integers`, `admit`, `add_scaled`.
+"""
+
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportReturnType=false
+# pyright: reportOptionalOperand=false, reportInvalidTypeForm=false
 
 from __future__ import annotations
 
@@ -16,19 +21,19 @@ PANEL = 4096
 """Within a panel, entry 16k + l goes to partial sum l, one after the other."""
 
 BLOCK = 32 * PANEL
-"""Entries with partial sums that are added in pairs, by one program."""
+"""Entries of one program, whose partial sums are added in pairs."""
 
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 """Nothing is fused: a product is rounded before it is cut to an integer, as on a CPU."""
 
 COLUMNS = 512
-"""Entries of the sum to a program, four to a thread."""
+"""Entries of the sum for each program; a thread has four of them."""
 
 USERS = 64
-"""Users that a program adds up before it touches the sum."""
+"""Users that a program adds up before it adds to the sum."""
 
 AHEAD = 8
-"""Loads that a thread has under way."""
+"""Loads that a thread has in flight."""
 
 _PANEL = tl.constexpr(PANEL)
 _LANES = tl.constexpr(LANES)
@@ -39,8 +44,8 @@ _WIDEST = tl.constexpr(WIDEST)
 
 @triton.jit
 def _differences(row, origin, at, length, inside, SHIFTED: tl.constexpr):
-    """row − origin in float32, then float64; zeros beyond the vector."""
-    if inside:  # noqa: SIM108
+    """Return row − origin, computed in float32, as float64; zeros beyond the vector."""
+    if inside:
         x = tl.load(row + at)
     else:
         x = tl.load(row + at, mask=at < length, other=0.0)
@@ -54,14 +59,14 @@ def _differences(row, origin, at, length, inside, SHIFTED: tl.constexpr):
 
 @triton.jit
 def _halved(x, COUNT: tl.constexpr):
-    """Sums of neighbours."""
+    """Return the sums of neighbours."""
     even, odd = tl.split(tl.reshape(x, [COUNT // 2, 2]))
     return even + odd
 
 
 @triton.jit
 def sum_squares(rows, origin, squares, step, length, SHIFTED: tl.constexpr):
-    """squares[u, block] ← Σ (row − origin)² over a block of row u."""
+    """Set squares[u, block] to Σ (row − origin)² over a block of row u."""
     user = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1).to(tl.int64)
     begin = block * (_PANELS * _PANEL)
@@ -79,7 +84,7 @@ def sum_squares(rows, origin, squares, step, length, SHIFTED: tl.constexpr):
 
 @triton.jit
 def _all(lanes):
-    """The sum of a block's partial sums, neighbours first."""
+    """Return the sum of a block's partial sums, neighbours first."""
     x = tl.reshape(lanes, [_PANELS * _LANES])
     x = _halved(_halved(_halved(_halved(x, 512), 256), 128), 64)
     x = _halved(_halved(_halved(_halved(x, 32), 16), 8), 4)
@@ -89,9 +94,9 @@ def _all(lanes):
 
 @triton.jit
 def judge(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.constexpr):
-    """From sums of squares what each row is multiplied by, its sign, and whether it is finite.
+    """Set the factor of each row, its sign, and whether it is finite, from sums of squares.
 
-    `limits` holds ζ, what a row of norm ζ is scaled to, and up to where a norm is within ζ.
+    `limits` holds ζ, the norm that a row of norm ζ is scaled to, and the largest norm within ζ.
     """
     user = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     known = user < users
@@ -112,7 +117,7 @@ def judge(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.c
 
 @triton.jit
 def _integers(difference, factor):
-    """trunc(difference·factor), and whether it is within `WIDEST`; 0 where it is not, or NaN."""
+    """Return trunc(difference·factor) and whether it is within `WIDEST`; 0 if not, or for NaN."""
     scaled = difference.to(tl.float64) * factor
     good = tl.abs(scaled) <= _WIDEST
     return tl.where(good, scaled, 0.0).to(tl.int64), good
@@ -120,8 +125,9 @@ def _integers(difference, factor):
 
 @triton.jit
 def square_integers(rows, origin, factors, squares, step, length, SHIFTED: tl.constexpr):
-    """squares[u, block] ← Σ n² over a block of row u, infinite if an entry is too large to be an
-    integer.
+    """Set squares[u, block] to Σ n² over a block of row u.
+
+    It is infinite if an entry is too large to be an integer.
     """
     user = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1).to(tl.int64)
@@ -145,9 +151,9 @@ def square_integers(rows, origin, factors, squares, step, length, SHIFTED: tl.co
 
 @triton.jit
 def admit(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.constexpr):
-    """A user with Σ n² not within the limit, `limits`[3], adds nothing: neither integers nor a
-    sign. Nor has one with Σ n² = 0 a sign. The sum of a row is left where the squares of its first
-    block were.
+    """Exclude rows with Σ n² above the limit, `limits`[3]: they add neither integers nor a sign.
+
+    A row with Σ n² = 0 has no sign either. Σ n² of a row replaces the squares of its first block.
     """
     user = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     known = user < users
@@ -164,7 +170,7 @@ def admit(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.c
 
 @triton.jit
 def _row_integers(row, origin_part, factor, at, length, inside):
-    """The integers of row − origin; a row whose factor is 0 is not read."""
+    """Return the integers of row − origin; a row with factor 0 is not read."""
     used = tl.broadcast_to(factor, at.shape) != 0.0
     if inside:
         x = tl.load(row + at, mask=(at >= 0) & used, other=0.0)
@@ -188,9 +194,9 @@ def add_scaled(
     USERS: tl.constexpr,
     SHIFTED: tl.constexpr,
 ):
-    """total += Σ over some users of trunc((row − origin)·factor), in integers: in whatever order.
+    """Add Σ trunc((row − origin)·factor) over some users to a total, in integers in any order.
 
-    The next users' total begins ``apart`` entries further on; 0 if there is one total.
+    The total of the next users begins ``apart`` entries further on; 0 if there is one total.
     """
     begin = tl.program_id(0).to(tl.int64) * COLUMNS
     at = begin + tl.arange(0, COLUMNS)

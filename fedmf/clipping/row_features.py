@@ -1,4 +1,8 @@
-"""Second moments of rows of integers, as integers in a unit of their own."""
+"""Second moments of the rows of a stream, as integers in a unit of their own.
+
+`PrivateRows` sums them next to the rows. Unlike the features of updates they may be products of two
+coordinates, which are rounded; `NEAR` bounds what the rounding moves.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,7 @@ from fedmf.noise.jit import compiled
 _ROWS: Final = 64
 
 NEAR: Final = 1.0 + 2.0**-18
-"""Units by which a feature of one row less one of another may differ from that of the exact
-features.
-"""
+"""Units by which a difference of two rows' features may differ from that of exact features."""
 
 
 def integer_features(
@@ -28,8 +30,8 @@ def integer_features(
 
     Args:
         rows: integers in units of ζ·2⁻ᴮ, shape (rows, d), int64, each of norm at most 2ᴮ.
-        moment: which features, L(x⊗x).
-        steps: how many; each has as many rows as the others.
+        moment: the features L(x⊗x).
+        steps: number of steps, which have equally many rows.
         bits: B ≤ 31.
         feature_bits: F ≤ min(31, 2B).
 
@@ -43,13 +45,16 @@ def integer_features(
         exact ones.
 
     >>> rows = torch.tensor([[3 << 29, -(1 << 30)], [1 << 30, 0]])
-    >>> (integer_features(rows, FullMatrix(2), 1, 31, 31).double() / 2**31).numpy().round(6).tolist()
+    >>> features = integer_features(rows, FullMatrix(2), 1, 31, 31)
+    >>> (features.double() / 2**31).numpy().round(6).tolist()
     [[0.8125, -0.53033, 0.25]]
     """
     every = len(rows) // max(1, steps)
     if not isinstance(moment, FullMatrix):
         energies = fixed_point_energies(rows, moment, bits, feature_bits)
-        return energies if every == 1 else energies.view(steps, every, moment.size).sum(dim=1)
+        if every == 1:
+            return energies
+        return energies.view(steps, every, moment.size).sum(dim=1)
     sums = torch.zeros(steps, moment.size, dtype=torch.int64)
     scale = 2.0 ** (feature_bits - 2 * bits)
     add_products(rows.to(torch.float64).numpy(), scale, max(1, every), sums.numpy())

@@ -1,4 +1,8 @@
-"""Statistics of each user in addition to its update: bounded integers."""
+"""Statistics of the users of a sum in addition to their updates: one bounded integer each.
+
+They are released next to the model under the same ε, as adaptive clip norms need. `ClippedSum` has
+`StatisticSums` next to its total.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class UserScalar(ABC):
-    """One integer a user, a function of what `add_bounded` returns of it: the same in every engine.
+    """One integer for each user, a function of the sign and norm of its clipped update.
 
-    A user with a zero update, or that fails in any way, adds 0.
+    It is the same in every engine. A user with a zero update, or that fails in any way, adds 0.
 
     Attributes:
-        name: of its sum among what a worker sends.
+        name: name of the sum among the arrays that a worker sends.
         bound: the largest absolute value of one user's integer.
     """
 
@@ -29,28 +33,32 @@ class UserScalar(ABC):
 
     @abstractmethod
     def of(self, sign: int, norm: float) -> int:
-        """That of one user, which no other user's can change: it is asked user by user.
+        """Return the integer of one user, which depends on no other user.
 
         Args:
             sign: +1 within the clip norm, −1 above or at it.
-            norm: of the clipped update, in units of the clip norm, at most 1.
+            norm: norm of the clipped update, in units of the clip norm, at most 1.
         """
 
     def total(self, signs: NDArray[np.int64], norms: NDArray[np.float64]) -> int:
-        """The sum over users: each cut to ±`bound`, 0 where the function fails or the sign is 0."""
-        users = zip(signs.tolist(), norms.tolist(), strict=True)
-        return sum(self._bounded(sign, norm) for sign, norm in users if sign)
+        """Return the sum over users; a user whose integer fails, or with a sign of 0, adds 0."""
+        total = 0
+        for sign, norm in zip(signs.tolist(), norms.tolist(), strict=True):
+            if sign != 0:
+                total += self._bounded(sign, norm)
+        return total
 
     def _bounded(self, sign: int, norm: float) -> int:
+        """Return the integer of one user, cut to ±`bound`; 0 if it fails."""
         try:
             return max(-self.bound, min(self.bound, int(self.of(sign, norm))))
         except KeyboardInterrupt:  # which only the operator can have caused
             raise
-        except BaseException:  # of that user's result alone; nobody else may notice
+        except BaseException:  # it concerns this user alone, and no other user may notice
             return 0
 
     def check(self, total: int, users: int) -> None:
-        """Refuse what no users add up to.
+        """Reject a total that so many users cannot have.
 
         Raises:
             ValueError: it is above ``users`` times `bound`.
@@ -63,18 +71,18 @@ class UserScalar(ABC):
 
 @dataclass(frozen=True)
 class Signs(UserScalar):
-    """How many users are within the clip norm less how many are not."""
+    """The number of users within the clip norm less the number of the others."""
 
     name: ClassVar[str] = "signs"
     bound: ClassVar[int] = 1
 
     def of(self, sign: int, norm: float) -> int:
-        """See `UserScalar.of`."""
+        """Return the sign."""
         del norm
         return sign
 
     def total(self, signs: NDArray[np.int64], norms: NDArray[np.float64]) -> int:
-        """The same, of all users at once."""
+        """Return the sum of the signs."""
         del norms
         return int(signs.sum())
 
@@ -86,7 +94,7 @@ class StatisticSums:
     """Running sums of statistics, one integer each.
 
     Args:
-        statistics: what is summed.
+        statistics: the statistics that are summed.
         bits: B of the users' integers.
     """
 
@@ -94,11 +102,11 @@ class StatisticSums:
         self._totals = dict.fromkeys(statistics, 0)
         self._bits = bits
 
-    def note(self, signs: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
-        """Add the users that were added; the others have a sign of 0.
+    def add_users(self, signs: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
+        """Add the statistics of users.
 
         Args:
-            signs: as `add_clipped` sets them.
+            signs: as `add_clipped` sets them; 0 for a user that adds nothing.
             squares: Σ n² of each user's integers, or −1.
         """
         norms = np.minimum(np.sqrt(np.maximum(squares, 0.0)) * 2.0**-self._bits, 1.0)
@@ -106,7 +114,7 @@ class StatisticSums:
             self._totals[statistic] += statistic.total(signs, norms)
 
     def total(self, statistic: UserScalar) -> int:
-        """The sum of one statistic."""
+        """Return the sum of one statistic."""
         return self._totals[statistic]
 
     def merge(self, other: StatisticSums) -> None:
@@ -117,16 +125,16 @@ class StatisticSums:
     @property
     def parts(self) -> dict[str, Tensor]:
         """The sums by name, int64, as workers send them."""
-        return {
-            statistic.name: torch.tensor([total], dtype=torch.int64)
-            for statistic, total in self._totals.items()
-        }
+        sums = dict[str, Tensor]()
+        for statistic, total in self._totals.items():
+            sums[statistic.name] = torch.tensor([total], dtype=torch.int64)
+        return sums
 
     def read(self, parts: Mapping[str, Tensor], users: int) -> StatisticSums:
-        """The sums that a worker sent of so many users.
+        """Check and return the sums that a worker sent for so many users.
 
         Raises:
-            ValueError: a wrong shape or type, or more than so many users add up to.
+            ValueError: a sum has a wrong shape or type, or is more than so many users add up to.
         """
         sums = StatisticSums(list(self._totals), self._bits)
         for statistic in sums._totals:

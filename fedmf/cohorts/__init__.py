@@ -1,4 +1,4 @@
-"""Cohorts: which users are asked in which round, as a pure function of a seed."""
+"""Cohorts: the users of every round, as a pure function of a seed."""
 
 from typing import Final
 

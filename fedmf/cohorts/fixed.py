@@ -1,5 +1,6 @@
-"""Who takes part when, as a value: rounds, planned cohort size, contract, and how cohorts are
-drawn.
+"""Cohorts as values of a configuration: rounds, planned size, contract and public orders.
+
+`sampled` has the cohorts that a secret seed draws.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Draw = Callable[[int], NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class CohortSchedule:
-    """Who is asked in which round, under a participation contract.
+    """The users of every round, under a participation contract.
 
     Args:
         rounds: n.
@@ -29,8 +30,9 @@ class CohortSchedule:
         is_order: whether that is an order of all users, of whom the first m join that are connected
             and admitted.
 
-    Guarantees: ``cohort(t)`` depends only on what the schedule was made of; no user appears twice
-    in a round, within b rounds of itself, or more than k times.
+    Guarantees:
+        ``cohort(t)`` depends only on these arguments; no user appears twice in a round, within b
+        rounds of itself, or more than k times.
     """
 
     rounds: int
@@ -38,7 +40,7 @@ class CohortSchedule:
     is_order: bool = False
 
     def cohort(self, t: int) -> NDArray[np.int64]:
-        """Sorted indices of the users asked in round t (0-based).
+        """Sorted indices of the users of round t (0-based).
 
         Raises:
             IndexError: t lies outside the horizon.
@@ -50,7 +52,7 @@ class CohortSchedule:
 
 @dataclass(frozen=True)
 class Cohorts(Value):
-    """Who takes part when; abstract.
+    """The plan of participation; abstract.
 
     Raises:
         ValueError: a value is not a positive integer.
@@ -102,7 +104,7 @@ class Cohorts(Value):
     def schedule(
         self, users: int, contract: Participation, seed: int = 0, secret_seed: int = 0
     ) -> CohortSchedule:
-        """What draws the cohorts of a run.
+        """The schedule of the cohorts of a run.
 
         Args:
             users: N.
@@ -114,7 +116,9 @@ class Cohorts(Value):
             ValueError: cohorts of that size cannot keep the contract.
         """
         self._check(users, contract)
-        draw = self._draw(users, contract, secret_seed if self.secret else seed)
+        if self.secret:
+            seed = secret_seed
+        draw = self._draw(users, contract, seed)
         return CohortSchedule(contract.rounds, draw, self.is_order)
 
     def _check(self, users: int, contract: Participation) -> None:
@@ -126,9 +130,8 @@ class Cohorts(Value):
         m = self.users_per_round
         n = contract.rounds
         k = contract.max_participations
-        window = min(
-            contract.min_separation, n
-        )  # a separation beyond the horizon asks no more than b = n
+        # A separation beyond the horizon demands no more than b = n.
+        window = min(contract.min_separation, n)
         if m * window > users:
             raise ValueError(
                 f"m (cohort size) must be at most the number of eligible users; got m={m}, but with"
@@ -144,7 +147,7 @@ class Cohorts(Value):
 
     @abstractmethod
     def _draw(self, users: int, contract: Participation, seed: int) -> Draw:
-        """The cohorts by round; what rounds share is drawn here."""
+        """Draw what all rounds share, and return the draw of a round."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +184,10 @@ class AvailableCohorts(Cohorts):
     that half of the users may be away.
 
     >>> schedule = AvailableCohorts(4, 2).schedule(5, Participation(4, 2, 2), seed=1)
-    >>> sorted(schedule.cohort(3).tolist()), schedule.cohort(3).tolist() == schedule.cohort(3).tolist()
-    ([0, 1, 2, 3, 4], True)
+    >>> sorted(schedule.cohort(3).tolist())
+    [0, 1, 2, 3, 4]
+    >>> bool((schedule.cohort(3) == schedule.cohort(3)).all())
+    True
     """
 
     kind: ClassVar[str] = "available"

@@ -20,10 +20,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.clipping.memory import copied_vector
 from fedmf.runs.loop import Reply
 from fedmf.runs.simulation import Request
 from fedmf.training import UserFailure
+from fedmf.training.workers import copied_vector
 
 _ARRAYS = "arrays"
 _CONFIG = "config"

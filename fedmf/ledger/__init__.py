@@ -1,1 +1,1 @@
-"""What was released, once: one SQLite file, and who took part in which round."""
+"""The record of releases and participations: one SQLite file, and what makes files durable."""

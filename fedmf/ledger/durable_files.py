@@ -1,5 +1,7 @@
-"""Files and directories that are written wholly and durably or not at all, and the file of a
-key.
+"""Files and directories that are written wholly and durably or not at all, and the key file.
+
+Everything that must survive a crash is written by these functions, except the ledger itself, which
+is SQLite's.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from typing import IO, BinaryIO, Final
 from fedmf.errors import ConfigError
 from fedmf.noise.key import KEY_HEADER, NoiseKey
 
-#: How a directory is called while it is made, and the seconds after which one was left by a killed
-#: process.
-_MAKING: Final = ".fedmf-making-"
+#: Beginning of the name of a directory that is being created.
+_UNFINISHED: Final = ".fedmf-making-"
+#: Seconds after which such a directory is taken to be left by a killed process.
 _ABANDONED: Final = 3600
 
 
@@ -28,20 +30,20 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file so that after a crash it holds either its old content or the new, never a part.
 
     Args:
-        path: where.
-        content: all of it.
-        mode: permissions of the file, less what the process masks; by default only the owner may
-            read it.
+        path: of the file.
+        content: of the whole file.
+        mode: permissions of the file, less those that the process masks; by default only the owner
+            may read it.
     """
     replace_durably(path, lambda file: file.write(content), mode)
 
 
 def replace_durably(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o600) -> None:
-    """See `write_durably`; the content is written by a function, piece by piece if it likes."""
+    """Write a file as `write_durably` does, with content that a function writes piece by piece."""
     partial = path.with_name(path.name + ".partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        if os.path.lexists(partial):  # what a killed process left would keep its permissions
+        if os.path.lexists(partial):  # the file of a killed process would keep its permissions
             partial.unlink()
         with open(os.open(partial, flags, mode), "wb") as file:
             write(file)
@@ -55,9 +57,7 @@ def replace_durably(path: Path, write: Callable[[BinaryIO], object], mode: int =
 
 
 def overwrite_durably(path: Path, content: bytes) -> None:
-    """Write a file in place; after a crash it may hold a part. For content that nothing refers to
-    yet.
-    """
+    """Write a file in place, of which a crash may leave a part; nothing may refer to it yet."""
     new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -70,12 +70,12 @@ def overwrite_durably(path: Path, content: bytes) -> None:
 
 
 def write_at(descriptor: int, content: bytes | memoryview, at: int) -> int:
-    """Write all of some bytes at a place of a file, not flushed; how many there were."""
+    """Write bytes at a place of a file without flushing them, and return their number."""
     view = memoryview(content)
-    done = 0
-    while done < len(view):
-        done += os.pwrite(descriptor, view[done:], at + done)
-    return done
+    written = 0
+    while written < len(view):
+        written += os.pwrite(descriptor, view[written:], at + written)
+    return written
 
 
 def sync_directory(path: Path) -> None:
@@ -88,15 +88,15 @@ def sync_directory(path: Path) -> None:
 
 
 def tighten(path: Path) -> None:
-    """Take every permission of group and others from a directory and all that is in it.
+    """Remove all permissions of group and others from a directory and everything in it.
 
-    What other users own and what links point to is left as it is; so is the mode of the owner.
+    Files of other users, targets of links and the permissions of the owner are left as they are.
     """
     for place in [path, *path.rglob("*")]:
         with contextlib.suppress(FileNotFoundError):  # another process may be tidying up
             status = place.lstat()
-            wide = stat.S_IMODE(status.st_mode) & 0o077
-            if wide and status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode):
+            excess = stat.S_IMODE(status.st_mode) & 0o077
+            if excess and status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode):
                 place.chmod(stat.S_IMODE(status.st_mode) & ~0o077)
 
 
@@ -107,24 +107,24 @@ def create_directory(
     mode: int = 0o700,
     error: type[ValueError] = ConfigError,
 ) -> None:
-    """Make a directory with everything in it that belongs there from the start.
+    """Create a directory with its first files.
 
-    It is built next to its place, hidden and for its owner alone, and renamed. What a process left
-    that was killed meanwhile is removed by the next one, after an hour.
+    It is built next to its place under a hidden name, for its owner alone, and renamed. The
+    directory of a process that was killed meanwhile is removed by the next one, after an hour.
 
     Args:
-        path: where; absent or an empty directory.
-        what: what messages call it, such as "state directory".
-        fill: writes the files into the directory it is given, durably.
+        path: absent or an empty directory.
+        what: name of the directory in messages, such as "state directory".
+        fill: writes the files durably into the directory that it is given.
         mode: permissions of the directory.
-        error: raised with one line.
+        error: class of the error.
 
     Raises:
-        ValueError: as `error`: the place is taken or cannot be written. Errors of `fill` that are
-            not of the operating system pass. In each case nothing is left behind.
+        ValueError: of class `error`: there are other files, or the directory cannot be written.
+            Errors of `fill` that are not of the operating system pass. Nothing is left behind.
 
     Guarantees:
-        After a crash the directory is there whole, or there is none.
+        After a crash the directory is whole, or absent.
 
     >>> place = Path(tempfile.mkdtemp()) / "run"
     >>> create_directory(place, "output directory", lambda folder: (folder / "config").touch())
@@ -139,11 +139,11 @@ def create_directory(
         if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
             raise error(f"{what} {path} must be new or empty; it contains other files.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f"{_MAKING}*"):
+        for unfinished in path.parent.glob(f"{_UNFINISHED}*"):
             with contextlib.suppress(FileNotFoundError):  # another process may be tidying up
-                if time.time() - left.stat().st_mtime > _ABANDONED:
-                    shutil.rmtree(left, ignore_errors=True)
-        building = Path(tempfile.mkdtemp(prefix=_MAKING, dir=path.parent))
+                if time.time() - unfinished.stat().st_mtime > _ABANDONED:
+                    shutil.rmtree(unfinished, ignore_errors=True)
+        building = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=path.parent))
         try:
             fill(building)
             os.chmod(building, mode)
@@ -157,10 +157,10 @@ def create_directory(
 
 
 def require_free(path: Path) -> None:
-    """Refuse a place where there is something already, also a dangling link.
+    """Require that nothing exists at a path, not even a dangling link.
 
     Raises:
-        ConfigError: there is.
+        ConfigError: something does.
     """
     if os.path.lexists(path):
         raise ConfigError(
@@ -170,15 +170,15 @@ def require_free(path: Path) -> None:
 
 @contextmanager
 def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
-    """A binary file that gets its name when the block ends well.
+    """Open a new binary file that gets its name when the block ends without an error.
 
     Args:
-        path: where it will be.
+        path: of the file.
         mode: its permissions; by default only the owner may read it.
 
     Raises:
-        ConfigError: there is something at that place already, or it cannot be written. What was
-            there is as it was, and nothing is left next to it.
+        ConfigError: something exists at the path already, which is left as it is; or the file
+            cannot be written. Nothing is left next to it.
 
     >>> path = Path(tempfile.mkdtemp()) / "mine"
     >>> with new_file(path) as file:
@@ -210,17 +210,16 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
 
 def save_key(path: Path, key: NoiseKey) -> None:
-    """Write the file of a key, for its owner alone, into a directory that is being made."""
-    replace_durably(
-        path, lambda file: file.write(key.secret_text())
-    )  # no name: tracebacks show names
+    """Write the file of a key, for its owner alone."""
+    # The text has no name, since tracebacks show the values of names.
+    replace_durably(path, lambda file: file.write(key.secret_text()))
 
 
 def load_key(path: Path) -> NoiseKey:
-    """Read what `save_key` wrote, with its public or private standing.
+    """Read the file that `save_key` wrote, of a public or private key.
 
     Args:
-        path: the key file.
+        path: of the key file.
 
     Raises:
         ConfigError: the file cannot be read, others can read or write it (checked on the open
@@ -234,7 +233,8 @@ def load_key(path: Path) -> NoiseKey:
                     f"cannot use noise key {path}: mode (of the key file) must be 0600; got"
                     f" {mode:04o}. Others may have read the key: start a new run with a new key."
                 )
-            key = NoiseKey.from_secret_text(file.read(1 << 12))  # no name: tracebacks show names
+            # The text has no name, since tracebacks show the values of names.
+            key = NoiseKey.from_secret_text(file.read(1 << 12))
     except OSError as error:
         raise ConfigError(f"cannot use noise key {path}: {error.strerror or error}.") from None
     if key is None:

@@ -1,21 +1,20 @@
 """The ledger of a run or stream: one SQLite file, to which one process at a time appends.
 
 A commit is one transaction in WAL mode with synchronous FULL: the row that names the participants,
-the state that goes with it and what it releases are durable together, before anyone sees the new
+the state after it and the content that it releases are durable together, before anyone sees the new
 model. A large state is in one of two files by turns, flushed before the row that names it with its
 SHA-256.
 
 Rows form a chain, so that a changed row, a row of another ledger and a row that is missing in the
-middle are detected. A row that follows the value c has the chain value c' = SHA-256(kind of row ‖ c
-‖ content), each part preceded by its type and length, and the code HMAC-SHA256(records key, c').
-The records key is a sub-key of the noise key, so only someone with that key can write rows that
-fit.
+middle are detected. A row that follows the chain value c has the chain value
+c' = SHA-256(kind of row ‖ c ‖ content), each part preceded by its type and length, and the code
+HMAC-SHA256(records key, c'). The records key is a sub-key of the noise key, so only someone with
+that key can write valid rows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import hmac
 import json
@@ -32,18 +31,24 @@ from numpy.typing import NDArray
 from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolation, rebuilding
 from fedmf.ledger.durable_files import overwrite_durably
 from fedmf.ledger.lineage import Lineage
-from fedmf.ledger.lock import HighWaterMark, Reached, ReleaseGuard, WriterLock, seen_here
+from fedmf.ledger.lock import (
+    HighWaterMark,
+    Progress,
+    ReleaseGuard,
+    WriterLock,
+    progress_seen_here,
+)
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.schedule import SALT_BYTES
 from fedmf.participation import Participation
 
-#: "fdmf" in ASCII, by which `file` and SQLite know a ledger.
+#: "fdmf" in ASCII, by which `file` and SQLite recognise a ledger.
 _APPLICATION: Final = 0x66646D66
-_FORMAT: Final = 1
-#: A step of a stream that is no user's.
-NOBODY: Final = (1 << 32) - 1
-#: A state of more bytes is kept in a file of its own.
+_FORMAT: Final = 2
+#: Key of a step that is no user's.
+NO_USER: Final = (1 << 32) - 1
+#: A state of more bytes has a file of its own.
 _INLINE: Final = 1 << 16
 
 _SCHEMA: Final = """
@@ -52,27 +57,30 @@ CREATE TABLE header(id INTEGER PRIMARY KEY CHECK (id = 0), json TEXT NOT NULL, c
 CREATE TABLE openings(number INTEGER PRIMARY KEY, follows INTEGER NOT NULL, first INTEGER NOT NULL,
   salt BLOB NOT NULL, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
 CREATE TABLE commits(number INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL,
-  records INTEGER NOT NULL, participants BLOB NOT NULL, newcomers BLOB NOT NULL, about TEXT NOT NULL,
-  pushes BLOB NOT NULL, digest BLOB NOT NULL, chain BLOB NOT NULL, code BLOB NOT NULL,
-  content BLOB NOT NULL) STRICT;
-CREATE TABLE state(id INTEGER PRIMARY KEY CHECK (id = 0), follows INTEGER NOT NULL, digest BLOB NOT NULL,
-  place INTEGER NOT NULL, content BLOB, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
+  records INTEGER NOT NULL, participants BLOB NOT NULL, newcomers BLOB NOT NULL,
+  about TEXT NOT NULL, pushes BLOB NOT NULL, digest BLOB NOT NULL, chain BLOB NOT NULL,
+  code BLOB NOT NULL, content BLOB NOT NULL) STRICT;
+CREATE TABLE state(id INTEGER PRIMARY KEY CHECK (id = 0), follows INTEGER NOT NULL,
+  digest BLOB NOT NULL, place INTEGER NOT NULL, content BLOB, chain BLOB NOT NULL,
+  code BLOB NOT NULL) STRICT;
 CREATE TABLE metrics(round INTEGER PRIMARY KEY, json TEXT NOT NULL, chain BLOB NOT NULL,
   code BLOB NOT NULL) STRICT;
+CREATE TABLE tally(id INTEGER PRIMARY KEY CHECK (id = 0), states INTEGER NOT NULL,
+  metrics INTEGER NOT NULL, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
 """
 
-#: Of a commit, but for its content.
+#: Columns of a commit except for its content.
 _COLUMNS: Final = "number, first, count, records, participants, newcomers, about, pushes, digest"
 _COMMITS: Final = "FROM commits ORDER BY number"
 
 
 class Opening(NamedTuple):
-    """One process's beginning to release, or to continue releasing, a run or stream.
+    """The beginning of releases by one process, which starts or continues a run or stream.
 
     Attributes:
         number: 0, 1, 2 …
-        after: how many commits were made before it.
-        first_round: how many releases there were when it was made: the next round of a run.
+        after: number of commits before it.
+        first_round: number of releases before it, which is the next round of a run.
         salt: 32 random bytes of its own, from which the noise of its rounds gets its key.
     """
 
@@ -83,18 +91,18 @@ class Opening(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """One committed round of a run, or block of consecutive steps of a stream, as the table holds
-    it.
+    """A committed round of a run, or block of consecutive steps of a stream, as a row of the table.
 
     Attributes:
         number: 0, 1, 2 …
-        first: its round, or its first step, 0-based.
-        steps: 1, or how many steps.
-        records: how many releases there are after it.
-        participants: keys of the users of the round, ascending, or of each step's user, `NOBODY`
+        first: its round, or its first step, from 0.
+        steps: number of steps; 1 for a round.
+        records: number of releases after it.
+        participants: keys of the users of the round, ascending, or of each step's user, `NO_USER`
             for none; uint32, little-endian.
-        met: the users met first here; their keys follow those known before, each ended by a NUL.
-        remembered: what else is to be remembered of it, as JSON.
+        newcomer_names: the users that take part for the first time, each ended by a NUL; their keys
+            follow those of earlier users.
+        note: facts about it, as JSON.
         pushes: digests of the rows that were pushed.
         digest: SHA-256 of its content, empty if it has none.
     """
@@ -104,25 +112,27 @@ class Commit(NamedTuple):
     steps: int
     records: int
     participants: bytes
-    met: bytes
-    remembered: str
+    newcomer_names: bytes
+    note: str
     pushes: bytes
     digest: bytes
 
     @property
     def keys(self) -> NDArray[np.uint32]:
-        """Of its participants."""
+        """Keys of its participants."""
         return np.frombuffer(self.participants, "<u4")
 
     @property
     def newcomers(self) -> list[str]:
-        """The users met first here."""
-        return self.met[:-1].decode().split("\x00") if self.met else []
+        """The users that take part for the first time."""
+        if not self.newcomer_names:
+            return []
+        return self.newcomer_names[:-1].decode().split("\x00")
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What else is remembered of it."""
-        return json.loads(self.remembered)
+        """Facts about it."""
+        return json.loads(self.note)
 
 
 class Ledger:
@@ -130,19 +140,20 @@ class Ledger:
 
     Attributes:
         participation: the (n, k, b) contract that every commit obeys.
+        path: of the file.
         header: the description of the run or stream.
-        right: to release: lost for good by whatever does not end well.
-        histories: who took part how often and when last.
-        released: rounds, or steps, that were committed.
-        about: what the last commit remembers; empty before the first.
+        guard: the right to release, which is lost for good by any failure.
+        histories: how often and when last each user took part.
+        released: number of committed rounds or steps.
+        about: facts about the last commit; empty before the first.
 
     Guarantees:
         * A commit that returned survives kill -9 and power loss. One that was rejected left no
-          trace. One that failed ends this opening: it is there as a whole or not at all, and the
-          next opening tells.
+          trace. One that failed ends this opening: it is there as a whole or not at all, which
+          the next opening finds out.
         * Every commit obeys the contract. One process at a time can extend a ledger.
-        * A ledger that holds fewer commits than its marks, or other ones, is not opened; a value
-          that was changed is not read.
+        * A ledger that holds fewer commits than its marks say, or other ones, is not opened; a
+          value that was changed is not read.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "ledger.sqlite"
@@ -162,10 +173,15 @@ class Ledger:
     """
 
     def __init__(self, path: Path, key: NoiseKey | None, read_only: bool, remembered: bool) -> None:
-        self.path, self._process, self.guard = path, os.getpid(), ReleaseGuard()
-        self._read_only, self._key = read_only, _records_key(key)
+        self.path = path
+        self.guard = ReleaseGuard()
         self.about: Mapping[str, Any] = {}
-        self.released = self._known = self._records = 0
+        self.released = 0
+        self._process = os.getpid()
+        self._read_only = read_only
+        self._key = _records_key(key)
+        self._committed_users = 0
+        self._records = 0
         self._opening: Opening | None = None
         self._openings = list[Opening]()
         self._chains = list[bytes]()
@@ -176,9 +192,8 @@ class Ledger:
             self._mark = HighWaterMark(path, None if read_only else key, remembered)
             held.callback(self._mark.close)
             with self._faults():
-                self._connection = held.enter_context(
-                    contextlib.closing(_connected(path, read_only))
-                )
+                connection = contextlib.closing(_connect(path, read_only))
+                self._connection = held.enter_context(connection)
                 self._read(key)
             self._held = held.pop_all()
 
@@ -194,15 +209,15 @@ class Ledger:
         """Create the ledger of a new run or stream; it is closed.
 
         Args:
-            path: where; the directory exists, the file does not.
-            participation: the contract that every commit is checked against.
+            path: of the file, which does not exist; its directory does.
+            participation: the contract that every commit must obey.
             header: the description, JSON-able with finite numbers; stored once.
             key: of the run or stream; every row gets a code under its sub-key "records".
-            steps: whether commits are blocks of steps, each of at most one user, not rounds of
-                cohorts.
+            steps: True if commits are blocks of steps, each of at most one user, instead of rounds
+                of cohorts.
 
         Raises:
-            LedgerError: the file exists, the place is not writable, or the header is not JSON.
+            LedgerError: the file exists or cannot be written, or the header is not JSON.
         """
         path = Path(os.path.realpath(path))
         if path.exists():
@@ -213,18 +228,19 @@ class Ledger:
         k = participation.max_participations
         b = participation.min_separation
         text = _json({"participation": [n, k, b], "steps": steps, "about": dict(header)}, "header")
+        sealed = _seal(_records_key(key), b"header", text)
         with _one_line(path):
             path.touch(mode=0o600)
-            with contextlib.closing(_connected(path, read_only=False)) as connection:
+            with contextlib.closing(_connect(path, read_only=False)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
                 with _transaction(connection):
                     connection.execute(f"PRAGMA application_id={_APPLICATION}")
                     connection.execute(f"PRAGMA user_version={_FORMAT}")
                     for statement in _SCHEMA.strip().rstrip(";").split(";"):
                         connection.execute(statement)
-                    _put(
-                        connection, "header", 0, text, *_sealed(_records_key(key), b"header", text)
-                    )
+                    _put(connection, "header", 0, text, *sealed)
+                    empty = _seal(_records_key(key), b"tally", sealed[0], 0, 0)
+                    _put(connection, "tally", 0, 0, 0, *empty)
             HighWaterMark.begin(path)
 
     @classmethod
@@ -240,8 +256,8 @@ class Ledger:
         Args:
             path: of the file.
             key: of the run. Without it a ledger can only be read, and codes are not checked.
-            read_only: whether other processes may write meanwhile; what they commit is not seen.
-            remembered: whether this machine keeps a mark of it, once its directory is gone.
+            read_only: True to let other processes write meanwhile; their commits are not seen.
+            remembered: whether this machine has a mark of it outside of its directory.
 
         Raises:
             LedgerError: no such file, not a ledger, no key to write with, a second writer, rows
@@ -257,7 +273,7 @@ class Ledger:
         return cls(path, key, read_only, remembered)
 
     def close(self) -> None:
-        """Close the file and give the right to write back. Closing twice is harmless."""
+        """Close the file and let another process write to it. Closing twice is harmless."""
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -270,37 +286,39 @@ class Ledger:
 
     def _read(self, key: NoiseKey | None) -> None:
         """Verify every row, trusting nothing that was checked when it was written."""
-        found = self._mark.read()
+        marks = self._mark.read()
         self._seen = self._seen_here(key)  # before the rows, to which a writer may add now
         self._connection.execute("BEGIN")  # a reader keeps this view until it is closed
         self._check_file()
         self._read_header()
         self.histories = Histories(self.participation)
         openings = self._connection.execute("SELECT * FROM openings ORDER BY number").fetchall()
-        for *row, chain, code in self._connection.execute(
-            f"SELECT {_COLUMNS}, chain, code {_COMMITS}"
-        ):
+        commits = self._connection.execute(f"SELECT {_COLUMNS}, chain, code {_COMMITS}")
+        for *row, chain, code in commits:
             commit = Commit(*row)
             while openings and openings[0][1] <= commit.number:
                 self._read_opening(*openings.pop(0))
             self._require((chain, code), f"commit {commit.number}", b"commit", self._head, *commit)
-            self._follow(commit)
-            self._take(commit, chain)
+            self._record_participations(commit)
+            self._append(commit, chain)
         for opening in openings:
             self._read_opening(*opening)
-        self._mark.check(found, self._chains)
+        self._check_tally()
+        self._mark.check(marks, self._chains)
         if not self._read_only:
             self._connection.execute("COMMIT")
 
-    def _seen_here(self, key: NoiseKey | None) -> Reached | None:
-        """What this machine has seen; without a key, of the run that an unchecked header names."""
+    def _seen_here(self, key: NoiseKey | None) -> Progress | None:
+        """The progress that this machine has seen; without a key, by the header, still unchecked."""
+        if key is not None and key.public:
+            return None
         if key is not None:
-            return None if key.public else seen_here(key.fingerprint)
+            return progress_seen_here(key.fingerprint)
         with contextlib.suppress(sqlite3.Error, ValueError, KeyError, TypeError):
             (text,) = self._connection.execute("SELECT json FROM header").fetchone()
             about = json.loads(text)["about"]
             if not about["key_public"]:
-                return seen_here(str(about["key_fingerprint"]))
+                return progress_seen_here(about["key_fingerprint"])
         return None
 
     def _check_file(self) -> None:
@@ -318,14 +336,36 @@ class Ledger:
             raise LedgerError(f"{self.path} is not a whole fedmf ledger: its header is missing.")
         text, chain, code = row
         self._require((chain, code), "the header", b"header", text)
-        described = json.loads(text)
-        self.participation = Participation(*described["participation"])
-        self.header: dict[str, Any] = described["about"]
-        self._steps: bool = described["steps"]
-        self._head = self._header_chain = chain
+        header = json.loads(text)
+        self.participation = Participation(*header["participation"])
+        self.header: dict[str, Any] = header["about"]
+        self._steps: bool = header["steps"]
+        self._header_chain = chain
+        self._head = chain
+
+    def _check_tally(self) -> None:
+        """Reject a ledger that lacks rows which no chain and no mark misses."""
+        row = self._connection.execute("SELECT states, metrics, chain, code FROM tally").fetchone()
+        if row is None:
+            raise LedgerError(f"{self.path} is not a whole fedmf ledger: its tally is missing.")
+        *written, chain, code = row
+        self._require((chain, code), "the tally", b"tally", self._header_chain, *written)
+        held = self._rows_held()
+        if held != tuple(written):
+            raise LedgerError(
+                f"ledger {self.path} lacks rows: it holds {held[0]} states and {held[1]} rows of"
+                f" metrics and not the {written[0]} and {written[1]} that were written. Restore"
+                " the directory from a copy."
+            )
+
+    def _rows_held(self) -> tuple[int, int]:
+        """Return the numbers of states and of rows of metrics."""
+        (states,) = self._connection.execute("SELECT count(*) FROM state").fetchone()
+        (metrics,) = self._connection.execute("SELECT count(*) FROM metrics").fetchone()
+        return states, metrics
 
     def _read_opening(self, *row: Any) -> None:
-        """Take an opening that comes next in the chain."""
+        """Append an opening that was read; it must be the next one."""
         opening = Opening(*row[:-2])
         sealed = row[-2:]
         expected = (len(self._openings), len(self._chains), self._records)
@@ -335,15 +375,18 @@ class Ledger:
         self._openings.append(opening)
         self._head = sealed[0]
 
-    def _follow(self, commit: Commit) -> None:
-        """Take the participations of a commit, unless it breaks the contract or contradicts earlier
-        ones.
+    def _record_participations(self, commit: Commit) -> None:
+        """Record the participations of a commit that was read.
+
+        Raises:
+            ParticipationViolation: it breaks the contract.
+            LedgerError: it contradicts earlier commits.
         """
         name = f"commit {commit.number} of the ledger"
         keys = commit.keys
         newcomers = commit.newcomers
-        seen = self.histories
-        known = len(self.histories)
+        histories = self.histories
+        known = len(histories)
         end = commit.first + commit.steps
         if commit.number != len(self._chains) or (commit.steps and not self._openings):
             raise LedgerError(f"{name} follows no commit or no opening.")
@@ -361,16 +404,27 @@ class Ledger:
             raise LedgerError(f"{name} names its users out of order or twice.")
         times = range(commit.first + 1, end + 1) if self._steps else [commit.first] * len(keys)
         for time, key in zip(times, keys.tolist(), strict=True):
-            if key != NOBODY:
-                user = seen.names[key] if key < known else newcomers[key - known]
-                seen.check(time, [user])
-                seen.record(user, time)
-        if seen.names[known:] != newcomers:
+            if key != NO_USER:
+                user = histories.names[key] if key < known else newcomers[key - known]
+                histories.check(time, [user])
+                histories.record(user, time)
+        if histories.names[known:] != newcomers:
             raise LedgerError(f"{name} names users who are not in it, or gives one a second key.")
 
     def _require(self, sealed: tuple[bytes, bytes], name: str, kind: bytes, *content: Any) -> None:
+        """Check the chain value of a row, and its code if there is a key.
+
+        Args:
+            sealed: chain value and code of the row.
+            name: of the row in a message.
+            kind: of the row.
+            content: the parts of the row, after the chain value that it follows.
+
+        Raises:
+            LedgerError: one of them differs.
+        """
         chain, code = sealed
-        if chain != _chained(kind, *content):
+        if chain != _chain_value(kind, *content):
             fault = "its chain value differs"
         elif self._key is not None and not hmac.compare_digest(
             hmac.digest(self._key, chain, "sha256"), code
@@ -383,59 +437,62 @@ class Ledger:
             " from a copy."
         )
 
-    def _take(self, commit: Commit, chain: bytes) -> None:
-        """Hold a commit that is durable."""
+    def _append(self, commit: Commit, chain: bytes) -> None:
+        """Advance past a durable commit."""
         self._chains.append(chain)
         self._salts.append(self._openings[-1].salt if commit.steps else b"")
         self._head = chain
         self.released = commit.first + commit.steps
         self._records = commit.records
-        self._known += commit.met.count(0)
+        self._committed_users += commit.newcomer_names.count(0)
         self.about = commit.about
 
     @property
     def authenticated(self) -> bool:
-        """Whether the key is at hand, so that codes are checked and not chain values alone."""
+        """True if codes are checked in addition to chain values, which needs the key."""
         return self._key is not None
 
     def openings(self) -> list[Opening]:
-        """All openings so far, in order."""
+        """Return all openings so far, in order."""
         return list(self._openings)
 
     def lineage(self) -> Lineage:
-        """The commits so far, to be compared with those of copies."""
-        lineage = Lineage(self._header_chain, tuple(self._chains), tuple(self._salts), self._seen)
-        if self._seen is None or lineage.holds(self._seen):
-            return dataclasses.replace(lineage, seen=None)
-        return lineage
+        """Return the commits so far, to be compared with those of copies."""
+        seen = self._seen
+        if seen is not None and seen.is_held_by(self._chains):
+            seen = None
+        return Lineage(self._header_chain, tuple(self._chains), tuple(self._salts), seen)
 
     def commits(self) -> Iterator[Commit]:
-        """All commits in order."""
+        """Return all commits in order."""
         with self._faults():
             for row in self._connection.execute(f"SELECT {_COLUMNS} {_COMMITS}"):
                 yield Commit(*row)
 
     def participations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(times, user keys) of all participations, sorted by key, then by time; times are rounds
-        or steps, 0-based. `histories.names` has the users by key.
+        """Return the times and the user keys of all participations, sorted by key, then by time.
+
+        Times are rounds or steps, from 0. `histories.names` has the users by key.
         """
         times = [np.empty(0, np.int64)]
         users = [np.empty(0, np.int64)]
         for commit in self.commits():
-            keys = commit.keys
-            users.append(keys[keys != NOBODY].astype(np.int64))
-            at = np.flatnonzero(keys != NOBODY) if self._steps else np.zeros(len(keys), np.int64)
-            times.append(commit.first + at)
+            places = np.flatnonzero(commit.keys != NO_USER)
+            users.append(commit.keys[places].astype(np.int64))
+            if self._steps:
+                times.append(commit.first + places)
+            else:
+                times.append(np.full(len(places), commit.first))
         all_times = np.concatenate(times)
         all_users = np.concatenate(users)
         order = np.argsort(all_users * np.int64(max(1, self.participation.rounds)) + all_times)
         return all_times[order].astype(np.int32), all_users[order].astype(np.int32)
 
     def state(self) -> bytes | None:
-        """The state that was kept last, None if none was.
+        """Return the last state, or None if none was kept; opening missed a deleted one.
 
         Raises:
-            LedgerError: it is missing or damaged, or follows a commit that the ledger does not
+            LedgerError: its file is missing, it is damaged, or follows a commit that the ledger does not
                 hold.
         """
         with self._faults():
@@ -449,15 +506,23 @@ class Ledger:
                 raise LedgerError(
                     f"the state of ledger {self.path} follows a commit that is not there."
                 )
-            follows = self._chains[after - 1] if after else self._header_chain
+            follows = self._chain_after(after)
             self._require(tuple(sealed), "the state", b"state", follows, digest)
-            return self._checked(
-                digest, self._place(place).read_bytes() if content is None else content
-            )
+            if content is None:
+                content = self._state_file(place).read_bytes()
+            return self._verified(digest, content)
+
+    def _chain_after(self, commits: int) -> bytes:
+        """Return the chain value of the last of so many commits; that of the header for 0."""
+        if commits == 0:
+            return self._header_chain
+        return self._chains[commits - 1]
 
     def contents(self, record: int = 0) -> Iterator[tuple[Commit, bytes]]:
-        """The commits that release something, with their contents, from the one with this release
-        on.
+        """Return the commits that release something, with their contents, in order.
+
+        Args:
+            record: the first release that is wanted; earlier commits are left out.
 
         Raises:
             LedgerError: a content is damaged.
@@ -469,37 +534,42 @@ class Ledger:
         with self._faults():
             for *row, content in self._connection.execute(query, (record,)):
                 commit = Commit(*row)
-                yield commit, self._checked(commit.digest, content)
+                yield commit, self._verified(commit.digest, content)
 
     def metrics(self) -> dict[int, dict[str, Any]]:
-        """All stored metrics by round, in order."""
-        found = dict[int, dict[str, Any]]()
+        """Return all stored metrics by round, in order."""
+        metrics = dict[int, dict[str, Any]]()
         with self._faults():
             query = "SELECT round, json, chain, code FROM metrics ORDER BY round"
             for t, text, *sealed in self._connection.execute(query):
                 name = f"metrics of round {t}"
                 self._require(tuple(sealed), name, b"metrics", self._header_chain, t, text)
-                found[t] = json.loads(text)
-        return found
+                metrics[t] = json.loads(text)
+        return metrics
 
-    def _checked(self, digest: bytes, content: bytes) -> bytes:
+    def _verified(self, digest: bytes, content: bytes) -> bytes:
+        """Return a content if its SHA-256 is that of the record."""
         if hashlib.sha256(content).digest() != digest:
             raise LedgerError(
                 f"a content of ledger {self.path} differs from its SHA-256. Restore a copy."
             )
         return content
 
-    def _place(self, place: int) -> Path:
+    def _state_file(self, place: int) -> Path:
+        """Return the path of one of the two files of large states."""
         return self.path.with_name(f"{self.path.stem}-state-{place}.bin")
 
     # Writing
 
     def opening(self) -> Opening:
-        """That of this process: recorded durably now, with fresh random bits, if it was not yet."""
+        """Return the opening of this process, which is recorded durably on the first call.
+
+        It has new random bits.
+        """
         if self._opening is None:
-            place = len(self._openings), len(self._chains), self._records
-            opening = Opening(*place, os.urandom(SALT_BYTES))
-            sealed = _sealed(self._key, b"opening", self._head, *opening)
+            salt = os.urandom(SALT_BYTES)
+            opening = Opening(len(self._openings), len(self._chains), self._records, salt)
+            sealed = _seal(self._key, b"opening", self._head, *opening)
             with self._written("an opening"):
                 _put(self._connection, "openings", *opening, *sealed)
             self._opening = opening
@@ -508,12 +578,12 @@ class Ledger:
         return self._opening
 
     def check_round(self, t: int, users: Sequence[str]) -> None:
-        """Refuse what `commit_round` would refuse, before any noise is drawn for it.
+        """Reject a round that `commit_round` would reject, before any noise is drawn for it.
 
         Raises:
-            ParticipationViolation, HorizonExceededError, LedgerError: as there.
+            ParticipationViolation, HorizonExceededError, LedgerError: as `commit_round`.
         """
-        self._writable()
+        self._check_writable()
         if t != self.released:
             raise ParticipationViolation(
                 f"round must be {self.released}, the next to commit; got {t!r}."
@@ -526,7 +596,8 @@ class Ledger:
         if len(set(users)) < len(users):
             twice = next(user for user in users if users.count(user) > 1)
             raise ParticipationViolation(f"user {twice!r} appears twice in round {t}.")
-        _ended(self.histories.keys(users)[1])
+        _, newcomers = self.histories.keys(users)
+        _nul_terminated(newcomers)
         self.histories.check(t, users)
 
     def commit_round(self, t: int, users: Sequence[str], state: bytes | None = None) -> None:
@@ -535,14 +606,14 @@ class Ledger:
         Args:
             t: exactly one more than the last committed round (0 for the first), below n.
             users: the ids of the users with updates in the round; no duplicates.
-            state: the whole state after the round; None leaves the one kept last.
+            state: the whole state after the round; None leaves the last one.
 
         Raises:
-            ParticipationViolation: a round out of turn, a user twice in the round, less than b
-                rounds after that user's previous participation, or more than k times.
+            ParticipationViolation: a round out of turn, or a user who takes part twice in the
+                round, less than b rounds after the previous participation, or more than k times.
             HorizonExceededError: all n rounds are committed.
             LedgerError: the ledger is read-only, this process recorded no opening, or the disk
-                failed: then, and only then, the round may be there, and nothing more can be
+                failed. Only in the last case may the round be there, and nothing more can be
                 written.
         """
         self.check_round(t, users)
@@ -563,23 +634,23 @@ class Ledger:
         """Record a block of steps durably, or not at all.
 
         Args:
-            users: of each step, None for a row that is no user's; each is in `histories` already,
-                where the caller recorded it when it was admitted.
-            about: a note on the block, JSON-able.
-            content: what the block releases; empty for nothing.
-            records: how many releases there are after it.
+            users: the user of each step, None for a row that is no user's; the caller recorded them
+                in `histories` when they were admitted.
+            about: facts about the block, JSON-able.
+            content: releases of the block; empty for none.
+            records: number of releases after it.
             state: the whole state after the block.
             pushes: digests of the rows that were pushed.
 
         Raises:
             LedgerError: as `commit_round`.
         """
-        found = iter(self.histories.keys([user for user in users if user is not None])[0])
-        keys = [NOBODY if user is None else next(found) for user in users]
-        met = max((key for key in keys if key != NOBODY), default=self._known - 1) + 1
-        newcomers = self.histories.names[
-            self._known : met
-        ]  # others were admitted and not committed
+        named_keys, _ = self.histories.keys([user for user in users if user is not None])
+        # Users with later keys were admitted, and their steps are not in this block.
+        committed_users = max([self._committed_users, *(key + 1 for key in named_keys)])
+        newcomers = self.histories.names[self._committed_users : committed_users]
+        remaining_keys = iter(named_keys)
+        keys = [NO_USER if user is None else next(remaining_keys) for user in users]
         what = f"step {self.released + len(users)}"
         self._commit(what, keys, newcomers, len(users), records, state, about, content, pushes)
 
@@ -589,25 +660,27 @@ class Ledger:
         Raises:
             LedgerError: the ledger is read-only, or the disk failed.
         """
-        follows = self._chains[-1] if self._chains else self._header_chain
+        after = len(self._chains)
         with self._written("the state"):
-            self._put_state(len(self._chains), follows, state)
+            self._put_state(after, self._chain_after(after), state)
 
     def put_metrics(self, t: int, metrics: Mapping[str, Any]) -> None:
-        """Store evaluation results under a number of rounds, replacing those stored before. Not
-        part of the accounting.
+        """Store evaluation results under a number of rounds, replacing earlier ones.
+
+        They are not part of the accounting.
 
         Args:
             t: the number of rounds trained when the model was evaluated.
-            metrics: JSON-able. NaN is kept: a diverged run is worth recording.
+            metrics: JSON-able; NaN is allowed, since a diverged run is worth recording.
 
         Raises:
             LedgerError: metrics that are not JSON, a read-only ledger, a disk error.
         """
         text = _json(metrics, "metrics", allow_nan=True)
-        sealed = _sealed(self._key, b"metrics", self._header_chain, t, text)
+        sealed = _seal(self._key, b"metrics", self._header_chain, t, text)
         with self._written(f"metrics after {t} rounds"):
             _put(self._connection, "metrics", t, text, *sealed)
+            self._put_tally()
 
     def _commit(
         self,
@@ -621,46 +694,60 @@ class Ledger:
         content: bytes = b"",
         pushes: bytes = b"",
     ) -> None:
+        """Append a commit with its state, in one transaction."""
         if self._opening is None and steps:
             raise LedgerError(
                 f"opening (of this process) must be recorded before {what}; got none."
             )
+        digest = b""
+        if content:
+            digest = hashlib.sha256(content).digest()
         commit = Commit(
-            len(self._chains),
-            self.released,
-            steps,
-            records,
-            np.array(keys, "<u4").tobytes(),
-            _ended(newcomers),
-            _json(about or {}),
-            pushes,
-            hashlib.sha256(content).digest() if content else b"",
+            number=len(self._chains),
+            first=self.released,
+            steps=steps,
+            records=records,
+            participants=np.array(keys, "<u4").tobytes(),
+            newcomer_names=_nul_terminated(newcomers),
+            note=_json(about or {}),
+            pushes=pushes,
+            digest=digest,
         )
-        chain, code = _sealed(self._key, b"commit", self._head, *commit)
+        chain, code = _seal(self._key, b"commit", self._head, *commit)
         with self._written(what):
             _put(self._connection, "commits", *commit, chain, code, content)
             if state is not None:
                 self._put_state(commit.number + 1, chain, state)
-        self._take(commit, chain)
-        self._mark.note(len(self._chains), chain)
+        self._append(commit, chain)
+        self._mark.write(len(self._chains), chain)
 
     def _put_state(self, after: int, follows: bytes, state: bytes) -> None:
-        """Replace the state in the transaction at hand.
+        """Replace the state in the current transaction.
 
-        A large one goes into the one of two files that the row at hand does not name: a crash
+        A large state goes into the one of two files that the present row does not name: a crash
         leaves that row and its file as they were, and no directory has to be flushed.
         """
+        place = 0
         before = self._connection.execute("SELECT place FROM state").fetchone()
-        place = 0 if before is None else 1 - before[0]
+        if before is not None:
+            place = 1 - before[0]
         inline = state
         if len(state) > _INLINE:
-            overwrite_durably(self._place(place), state)
+            overwrite_durably(self._state_file(place), state)
             inline = None
         digest = hashlib.sha256(state).digest()
-        sealed = _sealed(self._key, b"state", follows, digest)
+        sealed = _seal(self._key, b"state", follows, digest)
         _put(self._connection, "state", 0, after, digest, place, inline, *sealed)
+        if before is None:
+            self._put_tally()
 
-    def _writable(self) -> None:
+    def _put_tally(self) -> None:
+        """Count states and metrics in the current transaction, so that a missing one is missed."""
+        held = self._rows_held()
+        sealed = _seal(self._key, b"tally", self._header_chain, *held)
+        _put(self._connection, "tally", 0, *held, *sealed)
+
+    def _check_writable(self) -> None:
         if self._read_only:
             raise LedgerError(f"ledger {self.path} was opened read-only.")
         if os.getpid() != self._process:
@@ -671,41 +758,48 @@ class Ledger:
 
     @contextmanager
     def _written(self, what: str) -> Iterator[None]:
-        """A transaction: if it fails nothing more is written, and the file decides what is
-        stored.
+        """Write in a transaction, after whose failure nothing more is written.
+
+        The file then decides what is stored.
         """
-        self._writable()
+        self._check_writable()
         with self.guard.releasing(what), _one_line(self.path), _transaction(self._connection):
             yield
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """One line for whatever a damaged file may cause."""
+        """Turn any error that a damaged file may cause into one line."""
         with _one_line(self.path), rebuilding(f"ledger {self.path}", LedgerError):
             yield
 
 
 def _records_key(key: NoiseKey | None) -> bytes | None:
-    return None if key is None else key.subkey("records")
+    if key is None:
+        return None
+    return key.subkey("records")
 
 
-def _chained(row: bytes, *parts: int | str | bytes | None) -> bytes:
-    """The chain value of a row of a kind: no two lists of parts read alike."""
-    pieces = [b"fedmf ledger 1 ", row]
+def _chain_value(kind: bytes, *parts: int | str | bytes | None) -> bytes:
+    """Return the chain value of a row; different kinds or parts have different input to SHA-256."""
+    pieces = [b"fedmf ledger 1 ", kind]
     for part in parts:
         content = part if isinstance(part, bytes) else str(part).encode()
         pieces += type(part).__name__.encode(), len(content).to_bytes(8, "little"), content
     return hashlib.sha256(b"".join(pieces)).digest()
 
 
-def _sealed(key: bytes | None, row: bytes, *parts: int | str | bytes | None) -> tuple[bytes, bytes]:
-    """Chain value and authentication code of a row that is to be written."""
-    chain = _chained(row, *parts)
+def _seal(key: bytes | None, kind: bytes, *parts: int | str | bytes | None) -> tuple[bytes, bytes]:
+    """Return the chain value and the authentication code of a row that is to be written."""
+    chain = _chain_value(kind, *parts)
     return chain, hmac.digest(key or b"", chain, "sha256")
 
 
-def _ended(users: Sequence[str]) -> bytes:
-    """Ids one after the other, each ended by a NUL."""
+def _nul_terminated(users: Sequence[str]) -> bytes:
+    """Join user ids, each ended by a NUL.
+
+    Raises:
+        LedgerError: an id is empty, holds a NUL, or is not valid Unicode.
+    """
     try:
         names = [user.encode() for user in users]
     except (AttributeError, UnicodeEncodeError):
@@ -716,8 +810,8 @@ def _ended(users: Sequence[str]) -> bytes:
 
 
 def _put(connection: sqlite3.Connection, table: str, *row: Any) -> None:
-    """Insert a row; the one state, and metrics of a round, take the place of those before."""
-    verb = "INSERT OR REPLACE" if table in ("state", "metrics") else "INSERT"
+    """Insert a row; the state, and metrics of a round, replace those before."""
+    verb = "INSERT OR REPLACE" if table in ("state", "metrics", "tally") else "INSERT"
     connection.execute(f"{verb} INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 
@@ -732,7 +826,7 @@ def _json(value: Mapping[str, Any], what: str = "about", allow_nan: bool = False
 
 @contextmanager
 def _one_line(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the operating system raise into an error of one line."""
+    """Turn errors of SQLite and the operating system into errors of one line."""
     try:
         yield
     except sqlite3.Error as error:
@@ -745,13 +839,13 @@ def _one_line(path: Path) -> Iterator[None]:
 
 
 def _flush(connection: sqlite3.Connection) -> None:
-    """End a transaction; it is on the disk when this returns."""
+    """Commit a transaction; it is on the disk when this returns."""
     connection.execute("COMMIT")
 
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Writes inside it take effect together or not at all."""
+    """Let writes take effect together or not at all."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -762,11 +856,11 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _connected(path: Path, read_only: bool) -> sqlite3.Connection:
-    """A connection on which COMMIT returns only when the transaction would survive a power loss.
+def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
+    """Open a connection on which COMMIT returns only when the transaction survives a power loss.
 
     A reader opens the file for writing too if it may, since only then can SQLite read the log of a
-    writer that was killed; query_only keeps it from writing anything else.
+    writer that was killed; query_only prevents it from writing anything else.
     """
     mode = "rw" if os.access(path.parent, os.W_OK) else "ro"
     if mode == "ro" and not path.with_name(path.name + "-wal").exists():

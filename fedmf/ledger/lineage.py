@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedmf.ledger.lock import Reached, holds
+from fedmf.ledger.lock import Progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Lineage:
     origin: bytes
     chains: tuple[bytes, ...]
     salts: tuple[bytes, ...]
-    seen: Reached | None = None
+    seen: Progress | None = None
 
     def common_commits(self, other: Lineage) -> int:
         """T, how many commits both ledgers have in common."""
@@ -49,15 +49,11 @@ class Lineage:
         mine = {salt for salt in self.salts[commits:] if salt}
         return mine.isdisjoint(other.salts[commits:])
 
-    def holds(self, reached: Reached) -> bool:
-        """Whether the ledger has the commits that end with this one."""
-        return holds(self.chains, reached)
-
     def unseen(self) -> str | None:
         """A sentence on releases that this machine has seen; None if the ledger holds them."""
         if self.seen is None:
             return None
-        there = self.seen[0]
+        there = self.seen.commits
         here = len(self.chains)
         if there > here:
             return (

@@ -1,14 +1,13 @@
-"""Who may extend a record: one process at a time, with the newest copy, until a release does not
-end well.
+"""The right to extend a record: one process at a time, with the newest copy, until a failure.
 
 High-water marks say how far a run or stream was released, so that older copies of it are not
-continued. Two small files are written after each commit. One is next to the ledger: a ledger in
-which the newest commits are missing (a flipped bit in SQLite's log, a log that was not copied)
-holds less than it says. The other is on this machine, in ``$XDG_STATE_HOME/fedmf/marks/`` (by
-default ``~/.local/state/fedmf/marks/``), outside of what is copied and restored with a run: an
-older copy, or one next to which another continued, holds less than that, or something else. Noise
-never depends on a mark: copies that continue on two machines draw from different sub-keys, because
-each opening has random bits of its own.
+continued. Two small files are written after each commit. One is next to the ledger: a ledger whose
+newest commits are missing (a flipped bit in SQLite's log, a log that was not copied) holds fewer
+than it says. The other is on this machine, in ``$XDG_STATE_HOME/fedmf/marks/`` (by default
+``~/.local/state/fedmf/marks/``), which is not copied and restored with a run: an older copy, or a
+copy of which another was continued, holds fewer commits, or other ones. Noise never depends on a
+mark: copies that continue on two machines draw from different sub-keys, because each opening has
+random bits of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from fedmf.errors import LedgerError, PlatformError
 from fedmf.noise.key import NoiseKey
@@ -31,27 +30,44 @@ except ImportError:
     raise PlatformError from None
 
 _log = logging.getLogger("fedmf")
-#: Of one length, so that a later line replaces an earlier one whole.
+#: Lines have one length, so that a later one replaces all of an earlier one.
 _LINE: Final = re.compile(rb"(\d{12}) ([0-9a-f]{64})\n")
 _START: Final = b"%012d %s\n" % (0, b"0" * 64)
-_FINGERPRINT: Final = re.compile(r"[0-9A-Za-z]+")
-#: How often a mark is read that may be being written.
-_LOOKS: Final = 3
-#: (commits, chain value of the last)
-Reached = tuple[int, bytes]
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]+")
+_SEEN: Final = "this machine has seen"
+#: Attempts to read a mark, which may be read while it is written.
+_ATTEMPTS: Final = 3
+
+
+class Progress(NamedTuple):
+    """The progress of a ledger.
+
+    Attributes:
+        commits: their number.
+        chain: chain value of the last.
+    """
+
+    commits: int
+    chain: bytes
+
+    def is_held_by(self, chains: Sequence[bytes]) -> bool:
+        """Whether a ledger with these chain values of its commits has made this progress."""
+        if not self.commits:
+            return True
+        return self.commits <= len(chains) and chains[self.commits - 1] == self.chain
 
 
 class WriterLock:
-    """The right to write at a place: an flock on a file next to it, released when the process dies.
+    """The right to write to a file: an flock on another file next to it.
 
-    The lock is not taken on a database file itself: closing any descriptor of that file would drop
-    the POSIX locks that SQLite holds on it.
+    It is released when the process dies. The lock is not taken on a database file itself: closing
+    any descriptor of that file would drop the POSIX locks that SQLite holds on it.
 
     Args:
-        path: of a ledger, or of whatever else one process at a time may write.
+        path: of a ledger, or of another file that one process at a time may write.
 
     Raises:
-        LedgerError: the place is not writable, or another process writes there.
+        LedgerError: the folder is not writable, or another process has the lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,41 +86,45 @@ class WriterLock:
         self._held = True
 
     def release(self) -> None:
-        """Give the lock back; the file stays, since removing it would let two processes hold it."""
+        """Release the lock; its file stays, since two processes could lock it during removal."""
         if self._held:
             self._held = False
             os.close(self._descriptor)
 
 
 class ReleaseGuard:
-    """The right to release under one opening: lost for good by whatever does not end well.
+    """The right to release under one opening, which is lost for good by any failure.
 
-    From the moment a row of noise is drawn for a sum until the release is durable, it is unknown
-    who saw what: a commit may exist although its flush failed, or a user's own rule may have seen
-    the noisy update. Another sum must not get the same row. The right is therefore lost, and only a
-    new opening, with fresh random bits, continues.
+    From the moment a row of noise is drawn for a sum until the release is durable, the noisy sum
+    may become known: a commit may exist although its flush failed, or a user's own rule may have
+    seen the noisy update. Another sum must not get the same row. So after a failure only a new
+    opening, with new random bits, may continue.
     """
 
     def __init__(self) -> None:
-        #: Why nothing may be released any more, one line.
+        #: The reason, in one line, why nothing more may be released; None while something may.
         self.failed: str | None = None
 
     def require(self) -> None:
-        """Raise the error if the right is lost."""
+        """Require that the right is not lost.
+
+        Raises:
+            LedgerError: it is.
+        """
         if self.failed is not None:
             raise LedgerError(self.failed)
 
     @contextmanager
     def releasing(self, what: str) -> Iterator[None]:
-        """Release something, or write to the record: all of it, or nothing more.
+        """Release something, or write to the record; after any error the right is lost.
 
         Args:
-            what: is released or written, in a message; where this is part of another release and
-                fails, the message is about the part.
+            what: the release in a message. Of a release that is part of another, the message is
+                about the part.
 
         Raises:
             LedgerError: the right was lost before, or is lost by an error of that kind.
-            BaseException: whatever else was raised; the right is lost too.
+            BaseException: any other error, by which the right is lost too.
         """
         self.require()
         try:
@@ -112,17 +132,14 @@ class ReleaseGuard:
         except BaseException as error:
             if self.failed is not None:
                 raise
-            known = isinstance(error, LedgerError)
-            reason = (
-                str(error).rstrip(".")
-                if known or isinstance(error, OSError)
-                else type(error).__name__
-            )
+            reason = type(error).__name__
+            if isinstance(error, LedgerError | OSError):
+                reason = str(error).rstrip(".")
             self.failed = (
                 f"{what} failed ({reason}); this process releases nothing more. "
                 f"Resume: {what} counts if it is whole on the disk."
             )
-            if known:
+            if isinstance(error, LedgerError):
                 raise type(error)(self.failed) from error
             raise
 
@@ -133,8 +150,8 @@ class HighWaterMark:
     Args:
         ledger: path of the ledger.
         key: of the run or stream, for a writer; None for a reader. A public key has no mark on this
-            machine, since simulations with one seed share it.
-        remembered: whether to have a mark on this machine.
+            machine, since simulations with the same seed share it.
+        remembered: whether there is a mark on this machine.
 
     Raises:
         LedgerError: another process has a copy of the run or stream open.
@@ -148,95 +165,98 @@ class HighWaterMark:
         if key is None:
             return
         with contextlib.suppress(OSError):
-            self._here = os.open(_beside(ledger), os.O_RDWR | os.O_CLOEXEC)
-        if remembered and not key.public and (folder := marks_folder()) is not None:
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._machine_file = folder / key.fingerprint
-                self._machine = os.open(self._machine_file, flags, 0o600)
-                fcntl.flock(self._machine, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self.close()
-                raise LedgerError(
-                    f"{ledger.parent} must be the only open copy of its run; another process has"
-                    " one open. Wait for it to end or stop it."
-                ) from None
-            except OSError as error:
-                _log.warning(
-                    "%s is not writable (%s): older copies of a run go unnoticed", folder, error
-                )
+            self._here = os.open(_mark_file(ledger), os.O_RDWR | os.O_CLOEXEC)
+        folder = marks_folder()
+        if remembered and not key.public and folder is not None:
+            self._open_mark_of_machine(folder, key.fingerprint)
+
+    def _open_mark_of_machine(self, folder: Path, name: str) -> None:
+        """Open and lock the mark on this machine, or warn that there is none."""
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._machine_file = folder / name
+            self._machine = os.open(self._machine_file, flags, 0o600)
+            fcntl.flock(self._machine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise LedgerError(
+                f"{self._ledger.parent} must be the only open copy of its run; another process has"
+                " one open. Wait for it to end or stop it."
+            ) from None
+        except OSError as error:
+            _log.warning(
+                "%s is not writable (%s): older copies of a run go unnoticed", folder, error
+            )
 
     @staticmethod
     def begin(ledger: Path) -> None:
-        """Make the mark next to a new ledger."""
-        descriptor = os.open(
-            _beside(ledger), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-        )
+        """Create the mark next to a new ledger."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = os.open(_mark_file(ledger), flags, 0o600)
         try:
             os.pwrite(descriptor, _START, 0)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
-    def read(self) -> list[Reached]:
-        """What the marks say, to be read before the ledger is.
+    def read(self) -> dict[str, Progress]:
+        """Read the marks; to be called before the ledger is read.
+
+        Returns:
+            The progress that each mark states, by what a message says of the mark.
 
         Raises:
             LedgerError: the mark next to the ledger is missing or damaged.
         """
-        here: Reached | None = None
-        for _ in range(_LOOKS):
-            with contextlib.suppress(OSError):
-                here = _reached(_beside(self._ledger).read_bytes())
-            if here is not None:
-                break
-        else:
-            raise LedgerError(
-                f"{_beside(self._ledger)} (how far the ledger was committed) is missing or damaged."
-                " Restore the whole directory from one copy."
-            )
-        machine = _reached(os.pread(self._machine, 1 << 10, 0)) if self._machine >= 0 else None
-        return [here, *([] if machine is None else [machine])]
+        marks = {"its mark says": self._read_here()}
+        if self._machine >= 0:
+            progress = _progress_of(os.pread(self._machine, 1 << 10, 0))
+            if progress is not None:
+                marks[_SEEN] = progress
+        return marks
 
-    def check(self, marks: Sequence[Reached], chains: Sequence[bytes]) -> None:
-        """See that a ledger holds what its marks say.
+    def _read_here(self) -> Progress:
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(OSError):
+                progress = _progress_of(_mark_file(self._ledger).read_bytes())
+                if progress is not None:
+                    return progress
+        raise LedgerError(
+            f"{_mark_file(self._ledger)} (how far the ledger was committed) is missing or damaged."
+            " Restore the whole directory from one copy."
+        )
+
+    def check(self, marks: Mapping[str, Progress], chains: Sequence[bytes]) -> None:
+        """Check that a ledger holds the commits that its marks state.
 
         Args:
-            marks: as `read` gave them.
+            marks: from `read`.
             chains: chain value of each commit.
 
         Raises:
             LedgerError: it holds fewer commits, or other ones.
         """
-        here, *machine = marks
-        if not holds(chains, here):
+        for mark, progress in marks.items():
+            if progress.is_held_by(chains):
+                continue
+            seen = progress.commits
+            held = len(chains)
+            if mark == _SEEN and seen <= held:
+                raise LedgerError(
+                    f"{self._ledger} is another branch of its run: {mark} the run continue in"
+                    f" another copy, to {seen} commits, and this copy has {held}. Continue that"
+                    " one. To continue this one as well, which costs users the epsilon of both,"
+                    f" remove {self._machine_file}."
+                )
             raise LedgerError(
-                f"{self._ledger} holds {len(chains)} commits and not the {here[0]} that its mark"
-                " says were made: it is an older copy, or its newest rows are lost. Continue with"
-                " the newest copy."
+                f"{self._ledger} holds {held} commits and not the {seen} that {mark} were made: it"
+                " is an older copy, another branch, or its newest rows are lost. Continue with the"
+                " newest copy."
             )
-        for reached in machine:
-            if not holds(chains, reached):
-                raise LedgerError(self._contradiction(reached[0], len(chains)))
 
-    def _contradiction(self, seen: int, held: int) -> str:
-        """An error about commits that this machine has seen and the ledger does not hold."""
-        if seen > held:
-            return (
-                f"{self._ledger} holds {held} commits and not the {seen} that this machine has seen"
-                " were made: it is an older copy, another branch, or its newest rows are lost."
-                " Continue with the newest copy."
-            )
-        return (
-            f"{self._ledger} is another branch of its run: this machine has seen the run continue"
-            f" in another copy, to {seen} commits, and this copy has {held}. Continue that one. To"
-            " continue this one as well, which costs users the epsilon of both, remove"
-            f" {self._machine_file}."
-        )
-
-    def note(self, commits: int, chain: bytes) -> None:
-        """Note a commit that is durable; the marks themselves need not reach the disk."""
+    def write(self, commits: int, chain: bytes) -> None:
+        """Write the progress after a durable commit; the marks need not reach the disk."""
         line = b"%012d %s\n" % (commits, chain.hex().encode())
         for descriptor in (self._here, self._machine):
             if descriptor >= 0:
@@ -244,15 +264,16 @@ class HighWaterMark:
                     os.pwrite(descriptor, line, 0)
 
     def close(self) -> None:
-        """Let another process have them."""
+        """Close the marks, so that another process can lock them."""
         for descriptor in (self._here, self._machine):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._here = self._machine = -1
+        self._here = -1
+        self._machine = -1
 
 
-def seen_here(fingerprint: str) -> Reached | None:
-    """What this machine has seen of a run or stream, for a reader; None if nothing is known.
+def progress_seen_here(fingerprint: str) -> Progress | None:
+    """Return the progress of a run or stream that this machine has seen; None without a mark.
 
     Args:
         fingerprint: of its noise key.
@@ -261,30 +282,28 @@ def seen_here(fingerprint: str) -> Reached | None:
     if folder is None or _FINGERPRINT.fullmatch(fingerprint) is None:
         return None
     with contextlib.suppress(OSError):
-        return _reached((folder / fingerprint).read_bytes())
+        return _progress_of((folder / fingerprint).read_bytes())
     return None
 
 
 def marks_folder() -> Path | None:
-    """Where the marks of this machine are; None without a home directory."""
-    home = os.environ.get("XDG_STATE_HOME", "")
-    try:
-        state = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state"
-    except RuntimeError:
-        return None
+    """Return the folder of the marks of this machine; None without a home directory."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        try:
+            state = Path.home() / ".local" / "state"
+        except RuntimeError:
+            return None
     return state / "fedmf" / "marks"
 
 
-def _beside(ledger: Path) -> Path:
+def _mark_file(ledger: Path) -> Path:
     return ledger.with_name(ledger.name + "-mark")
 
 
-def _reached(content: bytes) -> Reached | None:
+def _progress_of(content: bytes) -> Progress | None:
+    """Read the line of a mark; None if it is not whole."""
     line = _LINE.fullmatch(content)
-    return None if line is None else (int(line[1]), bytes.fromhex(line[2].decode()))
-
-
-def holds(chains: Sequence[bytes], reached: Reached) -> bool:
-    """Whether a ledger has the commits that end with this one."""
-    commits, chain = reached
-    return commits == 0 or (commits <= len(chains) and chains[commits - 1] == chain)
+    if line is None:
+        return None
+    return Progress(int(line[1]), bytes.fromhex(line[2].decode()))

@@ -1,5 +1,6 @@
-"""Nested values with tensors as bytes: the length of a description in JSON, the description, the
-tensors.
+"""Nested values with tensors as bytes, for the states that a ledger records.
+
+The bytes are the length of a description in JSON, the description, and the tensors.
 """
 
 from __future__ import annotations
@@ -14,40 +15,41 @@ from torch import Tensor
 
 
 def pack(value: Mapping[str, Any]) -> bytes:
-    """A nested dict of JSON-able values and tensors; reading it back runs no code.
+    """Return a nested dict of JSON-able values and tensors as bytes; reading them runs no code.
 
-    >>> unpack(pack({"t": 3, "noise": {"kept": torch.ones(2)}}))
-    {'t': 3, 'noise': {'kept': tensor([1., 1.])}}
+    >>> unpack(pack({"t": 3, "noise": {"stored": torch.ones(2)}}))
+    {'t': 3, 'noise': {'stored': tensor([1., 1.])}}
     """
     arrays: list[memoryview] = []
 
-    def described(tensor: Tensor) -> dict[str, Any]:
+    def description(tensor: Tensor) -> dict[str, Any]:
         array = np.ascontiguousarray(tensor.detach().cpu().numpy())
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         arrays.append(array.reshape(-1).view(np.uint8).data)  # copied once, below
         return {"tensor": array.dtype.str, "shape": tensor.shape}
 
-    text = json.dumps(value, default=described).encode()
+    text = json.dumps(value, default=description).encode()
     return b"".join([len(text).to_bytes(8, "little"), text, *arrays])
 
 
 def unpack(content: bytes) -> dict[str, Any]:
-    """What `pack` packed.
+    """Return the dict that `pack` wrote.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the bytes are something else.
     """
-    at = 8 + int.from_bytes(content[:8], "little")
+    end_of_text = 8 + int.from_bytes(content[:8], "little")
+    next_tensor = end_of_text
 
-    def whole(value: dict[str, Any]) -> Any:
-        nonlocal at
+    def tensor_or_dict(value: dict[str, Any]) -> Any:
+        nonlocal next_tensor
         if value.keys() != {"tensor", "shape"}:
             return value
         dtype = np.dtype(value["tensor"])
         shape = tuple(value["shape"])
-        numbers = int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(content, dtype, numbers, at).reshape(shape)
-        at += array.nbytes
+        size = int(np.prod(shape, dtype=np.int64))
+        array = np.frombuffer(content, dtype, size, next_tensor).reshape(shape)
+        next_tensor += array.nbytes
         return torch.from_numpy(array.astype(dtype.newbyteorder("="), copy=True))
 
-    return json.loads(content[8:at], object_hook=whole)
+    return json.loads(content[8:end_of_text], object_hook=tensor_or_dict)

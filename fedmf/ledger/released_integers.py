@@ -1,9 +1,8 @@
-"""The integers that a run or stream released, in files for whoever wants to check its statement.
+"""The integers that a run or stream released, in files from which its statement can be checked.
 
-A folder holds ``plan.json``, which says what the integers are, and ``integers.bin``: for each
-round, or release of a stream, the o_t = G_t + X_t of all parts, one after the other, as
-little-endian int64. They are what the guarantee is about (docs/theory/noise.md), so publishing them
-costs no privacy.
+A folder holds ``plan.json``, which describes the integers, and ``integers.bin``: for each round, or
+release of a stream, o_t = G_t + X_t of all parts, one after the other, as little-endian int64. The
+guarantee is about these integers (docs/theory/noise.md), so publishing them costs no privacy.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ def create_folder(folder: Path, plan: Mapping[str, Any], files: Mapping[str, byt
     """Create the folder of a run or stream that has released nothing yet.
 
     Args:
-        folder: where.
-        plan: what the integers are, JSON-able.
-        files: other contents by the names of their files.
+        folder: path of the folder, which does not exist.
+        plan: description of the integers, JSON-able.
+        files: contents of further files, by name.
 
     Raises:
         LedgerError: the place is taken or cannot be written.
@@ -62,31 +61,36 @@ def part(
     Args:
         name: of the part.
         factorization: C.
-        size: d, how many integers a record has of it.
-        bound: the largest norm of what one user adds, in units of 2ᴮ.
+        size: d, the number of its integers in a record.
+        bound: the largest norm of one user's vector, in units of 2ᴮ.
         bits: B.
         noise: its noise; None for a run without noise.
     """
+    std = 0.0
+    eta = 0.0
+    if noise is not None:
+        std = noise.std
+        eta = noise.eta
     return {
         "name": name,
         "strategy": factorization.to_dict(),
         "size": size,
         "bound": bound,
         "bits": bits,
-        "std": 0.0 if noise is None else noise.std,
-        "eta": 0.0 if noise is None else noise.eta,
+        "std": std,
+        "eta": eta,
     }
 
 
 class ReleasedIntegers:
     """The file of released integers; records are appended after they are committed, never before.
 
-    A commit keeps the records that it makes final. So the next process can write those that the
-    file lacks because this one died in between (`restore`).
+    The state of a commit holds the records that it makes final. So the next process can write those
+    that are missing because this one died in between (`restore`).
 
     Args:
-        folder: made by `create_folder`.
-        width: how many integers a record has.
+        folder: from `create_folder`.
+        width: number of integers in a record.
     """
 
     def __init__(self, folder: Path, width: int) -> None:
@@ -98,7 +102,7 @@ class ReleasedIntegers:
         """Bring the file to the last commit.
 
         Args:
-            records: how many are committed.
+            records: number of committed records.
             last: the records that the last commit made final.
 
         Raises:
@@ -132,10 +136,10 @@ class ReleasedIntegers:
 
 
 def records_of(parts: Sequence[Tensor]) -> bytes:
-    """Records from the integers of each part.
+    """Return records as bytes, from the integers of each part.
 
     Args:
-        parts: int64, of shape (records, size), or (size,) of one record.
+        parts: int64, shape (records, size), or (size,) for one record.
     """
     arrays = []
     for values in parts:

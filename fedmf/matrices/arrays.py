@@ -1,4 +1,4 @@
-"""Array types, named by what they hold."""
+"""Array types, named by what they hold; every room that computes uses them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """Banded strategy matrices that need not be Toeplitz.
 
-Where LTT(a)⁻¹ has few coefficients, K = C A⁻¹ is banded too, and K⁻¹z is a linear recurrence. Cut
-into blocks of s rows, K is block bidiagonal with diagonal blocks L_i and blocks N_i below them, and
-the covariance of block i of K⁻¹z is
+K⁻¹z is a linear recurrence where K is banded. Cut into blocks of s rows, K is block bidiagonal with
+diagonal blocks L_i and blocks N_i below them, and the covariance of block i of K⁻¹z is
 
     Q_0 = L_0⁻¹L_0⁻ᵀ,    Q_{i+1} = L_{i+1}⁻¹(I + N_i Q_i N_iᵀ)L_{i+1}⁻ᵀ.
 
-So the variances of the queries are the diagonals of the Q_i, in O(np²); the dense A C⁻¹ is never
+So the variances of the rows of K⁻¹z are the diagonals of the Q_i, in O(np²); the dense K⁻¹ is never
 formed.
 """
 
@@ -21,11 +20,9 @@ from numpy.typing import NDArray
 
 from fedmf.matrices.arrays import Array, Vector
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.series import check_leading, column_factors, reciprocal, trimmed
+from fedmf.matrices.series import check_leading, column_factors
 from fedmf.matrices.streaming_inverse import Recurrence
 
-_LONGEST_INVERSE = 8
-_CHUNK_ENTRIES = 4_000_000
 _SMALLEST_BLOCK = 16
 
 
@@ -115,34 +112,7 @@ class Banded(Factorization, kind="banded"):
 
     def noise_row_variances(self) -> Vector:
         """diag(C⁻¹C⁻ᵀ), shape (n,), in O(np²)."""
-        return _inverse_row_norms(self.band)
-
-    def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖², shape (n,).
-
-        O(np²) where A⁻¹ has few coefficients (prefix sums, exponential averages, momentum); else
-        O(n²p) time and bounded memory.
-        """
-        inverse = few_inverse(workload)
-        if inverse is not None:
-            return _inverse_row_norms(without_workload(self.band, inverse))
-        from scipy.linalg import solve_banded
-
-        n, p = self.band.shape
-        transposed = np.zeros((p, n))  # rows of Cᵀ: [Cᵀ]_{j,j+d} = band[j, d]
-        for d in range(p):
-            transposed[p - 1 - d, d:] = self.band[: n - d, d]
-        norms = np.empty(n)
-        step = max(1, _CHUNK_ENTRIES // n)
-        for start in range(0, n, step):
-            rows = np.arange(start, min(n, start + step))
-            lag = np.subtract.outer(rows, np.arange(n)).T
-            queries = np.where(lag >= 0, workload[np.maximum(lag, 0)], 0.0)
-            solved = solve_banded(
-                (0, p - 1), transposed, queries, overwrite_b=True, check_finite=False
-            )
-            norms[rows] = np.einsum("jt,jt->t", solved, solved)
-        return norms
+        return inverse_row_norms(self.band)
 
     def leading(self, rounds: int) -> Banded:
         """The leading T×T block of C."""
@@ -161,37 +131,8 @@ def beyond_last_row(n: int, p: int) -> NDArray[np.bool_]:
     return np.add.outer(np.arange(n), np.arange(p)) >= n
 
 
-def few_inverse(workload: Vector) -> Vector | None:
-    """The coefficients of A⁻¹ for A = LTT(workload), if they are few; else None.
-
-    >>> few_inverse(np.ones(5)), few_inverse(np.arange(20, 0, -1.0) ** 2)
-    (array([ 1., -1.]), None)
-    """
-    inverse = reciprocal(workload, workload.size)
-    largest = np.abs(inverse).max()
-    short = trimmed(np.where(np.abs(inverse) > 1e-14 * largest, inverse, 0.0))
-    return short if short.size <= _LONGEST_INVERSE else None
-
-
-def without_workload(band: Any, inverse: Vector) -> Any:
-    """The band of C·LTT(inverse) in C's layout, with as many more diagonals as the inverse has
-    lags.
-
-    [C A⁻¹]_{j+d,j} = Σ_m inverse_m·C_{j+d,j+m}. Takes and gives an array or a tensor.
-
-    >>> without_workload(np.array([[1.0, 0.5], [1.0, 0.0]]), np.array([1.0, -1.0]))
-    array([[ 1. , -0.5,  0. ],
-           [ 1. ,  0. ,  0. ]])
-    """
-    q = inverse.size
-    return sum(
-        value * padded_band(band[m:], m, q - 1 - m, m)
-        for m, value in enumerate(inverse[: len(band)].tolist())
-    )
-
-
 def padded_band(band: Any, before: int, after: int, rows: int) -> Any:
-    """With columns of zeros before and after, and rows of zeros below."""
+    """Pad an array or a tensor with columns of zeros before and after, and rows of zeros below."""
     if isinstance(band, np.ndarray):
         return np.pad(band, ((0, rows), (before, after)))
     import torch
@@ -200,7 +141,7 @@ def padded_band(band: Any, before: int, after: int, rows: int) -> Any:
 
 
 def stacked_blocks(band: Any) -> Any:
-    """L_i above N_i for each block, shape (m, 2s, s); rows past n are of the identity.
+    """L_i above N_i for each block, shape (m, 2s, s); rows past n are those of the identity.
 
     Row c of a block of columns, widened to 2s + 1 and read off at width 2s, moves c places to the
     right.
@@ -210,15 +151,14 @@ def stacked_blocks(band: Any) -> Any:
     count = -(-n // size)
     wide = padded_band(band, 0, 2 * size + 1 - width, count * size - n)
     wide[n:, 0] = 1.0
-    return (
-        wide.reshape(count, -1)[:, : 2 * size * size].reshape(count, size, 2 * size).swapaxes(1, 2)
-    )
+    blocks = wide.reshape(count, -1)[:, : 2 * size * size]
+    return blocks.reshape(count, size, 2 * size).swapaxes(1, 2)
 
 
-def _inverse_row_norms(band: Array) -> Vector:
+def inverse_row_norms(band: Array) -> Vector:
     """‖(K⁻¹)_{t,:}‖², shape (n,), for K with this band.
 
-    >>> _inverse_row_norms(np.array([[2.0, -1.0], [1.0, 0.0]]))
+    >>> inverse_row_norms(np.array([[2.0, -1.0], [1.0, 0.0]]))
     array([0.25, 1.25])
     """
     stacked = stacked_blocks(band)

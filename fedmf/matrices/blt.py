@@ -1,5 +1,6 @@
-"""Buffered linear Toeplitz (BLT) strategy matrices: sums of m exponentials, streamed with m
-vectors.
+"""Buffered linear Toeplitz (BLT) strategy matrices.
+
+Their coefficients are sums of m exponentials, so that m vectors of memory stream them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         generation for streaming differential privacy"; McMahan, Xu & Zhang (2024),
         arXiv:2408.08868.
 
-    >>> BufferedToeplitz([0.5], [0.25], 4).strategy
+    >>> BufferedToeplitz([0.5], [0.25], 4).strategy_coefs
     array([1.    , 0.25  , 0.125 , 0.0625])
     """
 
@@ -60,10 +61,10 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         object.__setattr__(self, "decays", decays)
         object.__setattr__(self, "weights", weights)
 
-    def _strategy(self) -> Vector:
+    def _strategy_coefs(self) -> Vector:
         return np.append(1.0, exponential_sums(self.decays, self.weights, self.rounds - 1))
 
-    def _correlation(self) -> Vector:
+    def _noising_coefs(self) -> Vector:
         return np.append(1.0, -exponential_sums(*self.inverse_pair(), self.rounds - 1))
 
     def inverse_pair(self) -> tuple[Vector, Vector]:
@@ -83,13 +84,11 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         return decays, (vectors.T @ root) ** 2
 
     def streaming_inverse(self) -> StateSpace:
-        """C y = z solved forward with θ and ω themselves: keeps m sums of past outputs, draws no z
-        again.
-        """
+        """C y = z solved forward with θ and ω; it stores m sums and draws no z again."""
         return StateSpace(self.decays, self.weights, self.scale)
 
     def leading(self, rounds: int) -> BufferedToeplitz:
-        """The same θ and ω at the horizon T."""
+        """LTT(c) of these θ and ω at the horizon T."""
         check_leading(rounds, self.rounds)
         return BufferedToeplitz(self.decays, self.weights, rounds)
 

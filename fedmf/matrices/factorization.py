@@ -1,4 +1,8 @@
-"""Strategy matrices: what each one answers, those without structure, and blocks that repeat."""
+"""Strategy matrices: the questions that every C answers, dense C, and C with repeated blocks.
+
+A mechanism is private by two answers, the columns of C (how far a user moves C·G) and the streaming
+form of C⁻¹ (how noise is made); the other kinds of C are in the files beside this one.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +31,12 @@ class Factorization(ABC):
     """A strategy matrix C (n×n, lower triangular, invertible) as a value.
 
     A mechanism releases A(G + ζσ·sens(C)·C⁻¹z). Every factorization knows its horizon n and answers
-    the same questions, so that callers need not know which kind it is. It must never be used past
-    round n.
+    the same questions, so that callers need not know its kind. It must never be used past round n.
     """
 
     #: n, the horizon.
     rounds: int
-    #: How records call the class, and the fields that describe a matrix of it.
+    #: The name of the class in records, and the fields that describe a matrix of it.
     kind: ClassVar[str]
     stored: ClassVar[tuple[str, ...]]
 
@@ -72,19 +75,15 @@ class Factorization(ABC):
 
     @abstractmethod
     def streaming_inverse(self) -> StreamingInverse:
-        """How to stream C⁻¹z."""
+        """The rule that makes C⁻¹z round by round."""
 
     @abstractmethod
     def noise_row_variances(self) -> Vector:
         """diag(C⁻¹C⁻ᵀ), the variance of [C⁻¹z]_t for unit z, shape (n,)."""
 
     @abstractmethod
-    def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖² for A = LTT(workload), shape (n,); the workload has n coefficients."""
-
-    @abstractmethod
     def leading(self, rounds: int) -> Factorization:
-        """The leading T×T block of C, what the first T rounds release.
+        """The leading T×T block of C, by which the first T rounds are released.
 
         Raises:
             ValueError: T is not between 1 and n.
@@ -98,37 +97,27 @@ class Factorization(ABC):
             factors: s, shape (n,), positive.
 
         Raises:
-            ValueError: s is not of this form, or the result has no form that can be kept.
+            ValueError: s is not of this form, or the result has no form that is known.
         """
 
     def to_dict(self) -> dict[str, Any]:
-        """{"type", the fields it is made from}, JSON-able and exact; `factorization_from_dict`
-        reads it.
-        """
-        return {"type": self.kind, **{name: _plain(getattr(self, name)) for name in self.stored}}
+        """A JSON-able and exact description, which `factorization_from_dict` reads."""
+        fields = {name: _plain(getattr(self, name)) for name in self.stored}
+        return {"type": self.kind, **fields}
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> Factorization:
-        """Made from the fields of a description."""
-        read = {
-            name: factorization_from_dict(v) if isinstance(v, Mapping) else v
-            for name, v in values.items()
-        }
-        return cls(**read)
+        """Make a matrix from the fields of a description."""
+        fields = dict(values)
+        for name, value in values.items():
+            if isinstance(value, Mapping):
+                fields[name] = factorization_from_dict(value)
+        return cls(**fields)
 
     def toeplitz_bound(self) -> tuple[Vector, Vector] | None:
-        """(a, s) with |C_{ij}| ≤ a_{i−j}/s_j, s non-increasing, s > 0; None where no such form is
-        kept.
+        """(a, s) with |C_{ij}| ≤ a_{i−j}/s_j, s non-increasing, s > 0, where such a form is known.
 
         Sensitivity uses it to certify that the earliest participation pattern is the worst one.
-        """
-        return None
-
-    def truncated_coefs(self) -> tuple[Vector, Vector] | None:
-        """The first columns of C and of C⁻¹ where C is Toeplitz, up to where less than 1e-17 is
-        left.
-
-        Only sums over all rounds may be computed from them. None for any other C.
         """
         return None
 
@@ -217,27 +206,17 @@ class Dense(Factorization, kind="dense"):
         return gram
 
     def streaming_inverse(self) -> StreamingInverse:
-        """Row t of C⁻¹ applied to z_t, z_{t−1}, … : keeps nothing, draws all past z again."""
+        """Row t of C⁻¹ times z_t, z_{t−1}, …; it stores nothing and draws all past z again."""
         n = self.rounds
         lag = np.subtract.outer(np.arange(n), np.arange(n))
-        feedforward = np.where(
-            lag >= 0, np.take_along_axis(self.inverse, np.maximum(lag, 0), axis=1), 0.0
-        )
+        entries = np.take_along_axis(self.inverse, np.maximum(lag, 0), axis=1)
+        feedforward = np.where(lag >= 0, entries, 0.0)
         used = int(np.flatnonzero(feedforward.any(axis=0))[-1]) + 1
         return Recurrence(feedforward[:, :used], np.zeros(0), np.ones(n))
 
     def noise_row_variances(self) -> Vector:
         """diag(C⁻¹C⁻ᵀ), shape (n,)."""
         return np.einsum("ij,ij->i", self.inverse, self.inverse)
-
-    def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖² for A = LTT(workload), shape (n,)."""
-        if (workload == 1.0).all():
-            product = np.cumsum(self.inverse, axis=0)
-        else:
-            lag = np.subtract.outer(np.arange(self.rounds), np.arange(self.rounds))
-            product = np.where(lag >= 0, workload[np.maximum(lag, 0)], 0.0) @ self.inverse
-        return np.einsum("ij,ij->i", product, product)
 
     def leading(self, rounds: int) -> Dense:
         """The leading T×T block of C."""
@@ -255,7 +234,7 @@ class Dense(Factorization, kind="dense"):
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> Factorization:
-        """Made from its rows.
+        """Make a matrix from its rows.
 
         Raises:
             ValueError: row t does not have t + 1 entries.
@@ -267,28 +246,6 @@ class Dense(Factorization, kind="dense"):
                 raise ValueError(f"row t={t} (of C) must have {t + 1} entries; got {len(row)}.")
             matrix[t, : t + 1] = row
         return Dense(matrix)
-
-
-def lower_factor(gram: Array) -> Array:
-    """The lower-triangular C with CᵀC = X and a positive diagonal.
-
-    The Cholesky factor L of X has LLᵀ = X, the other product. With J the reversal of all indices
-    and L that of J X J, C = J Lᵀ J is lower triangular and CᵀC = X.
-
-    Args:
-        gram: X, symmetric and positive definite.
-
-    Raises:
-        numpy.linalg.LinAlgError: X is not positive definite.
-
-    >>> C = lower_factor(np.array([[2.0, 1.0], [1.0, 1.0]]))
-    >>> C, C.T @ C
-    (array([[1., 0.],
-           [1., 1.]]), array([[2., 1.],
-           [1., 1.]]))
-    """
-    reversed_factor: Array = np.asarray(np.linalg.cholesky(gram[::-1, ::-1]), dtype=np.float64)
-    return reversed_factor.T[::-1, ::-1].copy()
 
 
 def _lower_triangular(values: ArrayLike) -> Array:
@@ -317,18 +274,13 @@ def _lower_triangular(values: ArrayLike) -> Array:
     return matrix
 
 
-# For workloads other than prefix sums the rows of A are multiplied with the dense inverse of one
-# block.
-_LARGEST_BLOCK = 2048
-
-
 @dataclass(frozen=True, eq=False)
 class Stamped(Factorization, kind="stamped"):
-    """C = diag(C₀, C₀, …), the last block cut at the horizon: the noise starts afresh every m
-    rounds.
+    """C = diag(C₀, C₀, …), the last block cut at the horizon.
 
-    With m ≤ b a user is in a block at most once, so that columns of one user are orthogonal and the
-    sensitivity follows from the best sum of squared columns.
+    The noise starts afresh every m rounds. With m ≤ b a user is in a block at most once, so that
+    columns of one user are orthogonal and the sensitivity follows from the best sum of squared
+    columns.
 
     Args:
         base: C₀ of m rounds.
@@ -388,56 +340,23 @@ class Stamped(Factorization, kind="stamped"):
         return np.concatenate(parts)[: self.rounds - gap]
 
     def streaming_inverse(self) -> StreamingInverse:
-        """The base's, which forgets what came before the block."""
+        """The rule of the base, started afresh in every block."""
         return self.base.streaming_inverse().stamped(self.rounds)
 
     def noise_row_variances(self) -> Vector:
-        """Those of a block, repeated."""
+        """diag(C⁻¹C⁻ᵀ), the variances of a block repeated."""
         return self.base.noise_row_variances()[np.arange(self.rounds) % self.base.rounds]
 
-    def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖² = Σ_d v_d(u) for t = Im + u and d = 0 … I, with v_d(u) = ‖(a_{dm+u−i})_i
-        C₀⁻¹‖².
-
-        Raises:
-            ValueError: A is not of prefix sums and m exceeds 2048.
-        """
-        size = self.base.rounds
-        blocks = -(-self.rounds // size)
-        variances = self.base.query_variances(workload[:size])
-        if (workload == 1.0).all():
-            earlier = np.full((blocks, size), variances[-1])
-        else:
-            earlier = self._earlier_blocks(workload, blocks)
-        earlier[0] = variances
-        return np.cumsum(earlier, axis=0).reshape(-1)[: self.rounds]
-
-    def _earlier_blocks(self, workload: Vector, blocks: int) -> NDArray[np.float64]:
-        """v_d(u) for d ≥ 1, shape (blocks, m); row 0 is left zero."""
-        size = self.base.rounds
-        if size > _LARGEST_BLOCK and blocks > 1:
-            raise ValueError(
-                f"m (rounds of a stamped block) must be at most {_LARGEST_BLOCK} for this workload;"
-                f" got {size}. Use more stamps."
-            )
-        variances = np.zeros((blocks, size))
-        inverse = (
-            np.linalg.solve(self.base.materialize(), np.eye(size)) if blocks > 1 else np.eye(size)
-        )
-        a = np.pad(workload, (0, blocks * size - workload.size))
-        lag = np.subtract.outer(np.arange(size), np.arange(size))
-        for block in range(1, blocks):
-            variances[block] = np.square(a[block * size + lag] @ inverse).sum(axis=1)
-        return variances
-
     def leading(self, rounds: int) -> Factorization:
-        """The same blocks to the horizon T."""
+        """The blocks up to the horizon T."""
         check_leading(rounds, self.rounds)
         return Stamped(self.base, rounds)
 
     def columns_divided_by(self, factors: Vector) -> Factorization:
-        """The base divided where s is the same in every block, as column norms are with m | n; else
-        dense.
+        """C with column j divided by s_j.
+
+        The base is divided where s is the same in every block, as column norms are with m | n; else
+        the result is dense.
 
         Raises:
             ValueError: s differs from block to block and n exceeds 4096.
@@ -465,7 +384,7 @@ def normalized(factorization: Factorization) -> Factorization:
     """C with every column divided by its norm over the horizon.
 
     Raises:
-        ValueError: the result has no form that can be kept.
+        ValueError: the result has no form that is known.
 
     >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> normalized(Toeplitz([1.0, 0.5], 4)).gram_diagonal(0)
@@ -475,7 +394,7 @@ def normalized(factorization: Factorization) -> Factorization:
 
 
 def factorization_from_dict(description: Mapping[str, Any]) -> Factorization:
-    """Read what `Factorization.to_dict` wrote.
+    """Make a factorization from the description that `Factorization.to_dict` gives.
 
     Raises:
         ValueError: the type is unknown, or the values do not describe a factorization.
@@ -499,7 +418,9 @@ def factorization_from_dict(description: Mapping[str, Any]) -> Factorization:
 def _plain(value: Any) -> Any:
     if isinstance(value, Factorization):
         return value.to_dict()
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
-"""How far one user can move both moments at once: the joint sensitivity s under (k,
-b)-min-separation.
+"""The joint sensitivity s of two moments under (k, b)-min-separation.
 
-One user contributes x_i with ‖x_i‖ ≤ ζ in the rounds i of a pattern π; its neighbour contributes
-y_i (replace-one) or nothing (zero-out). With D_i = x_i − y_i, E_i = x_i⊗x_i − y_i⊗y_i and G_m =
-C_mᵀC_m,
+It bounds how far one user can move both at once; docs/theory/moments.md has the proofs. One user
+contributes x_i with ‖x_i‖ ≤ ζ in the rounds i of a pattern π; its neighbour contributes y_i
+(replace-one) or nothing (zero-out). With D_i = x_i − y_i, E_i = x_i⊗x_i − y_i⊗y_i and
+G_m = C_mᵀC_m,
 
     s² = sup over π, x, y of Σ_{i,j∈π} [G_1]_ij ⟨D_i, D_j⟩ + λ Σ_{i,j∈π} [G_2]_ij ⟨E_i, E_j⟩.
 
@@ -31,7 +31,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.recorded_patterns import equal_length_row_sums
 from fedmf.matrices.sensitivity import (
     Sensitivity,
     SensitivityProblem,
@@ -59,7 +58,9 @@ def free_weight(dimension: int) -> float:
     >>> free_weight(2), round(free_weight(1), 4)
     (0.5, 2.7725)
     """
-    return FREE_LINE if _checked(dimension) == 1 else FREE_PLANE
+    if _checked(dimension) == 1:
+        return FREE_LINE
+    return FREE_PLANE
 
 
 def joint_diameter_square(weight: ArrayLike, dimension: int) -> NDArray[np.float64]:
@@ -100,7 +101,7 @@ def _checked(dimension: int) -> int:
 
 @dataclass(frozen=True)
 class UserRange:
-    """What one user may contribute to one round, and what its neighbour does.
+    """The contributions of one user to one round, and those of its neighbour.
 
     Args:
         norm_bound: ζ > 0, the largest ‖x_i‖.
@@ -138,31 +139,6 @@ class UserRange:
             return first + weight * second
         return first * joint_diameter_square(weight * second / first, self.dimension)
 
-    def worst(self, first: Vector, second: Vector) -> tuple[Vector, Vector]:
-        """‖x − y‖² and ‖x⊗x − y⊗y‖² of who reaches φ(p, q), the sum of p and q times these, for ν =
-        1, ζ = 1.
-
-        >>> UserRange(1.0, 2, "replace-one").worst(np.array([1.0]), np.array([1.0]))
-        (array([3.]), array([1.5]))
-        """
-        if self.adjacency == "zero-out":
-            return np.ones_like(first), np.ones_like(second)
-        ratio = second / first
-        energy = _diameter_slope(ratio, self.dimension)
-        return joint_diameter_square(ratio, self.dimension) - ratio * energy, energy
-
-
-def _diameter_slope(ratio: Vector, dimension: int) -> Vector:
-    """r_d′(ν), from the right where it jumps."""
-    if dimension == 1:
-        nu = np.maximum(ratio, FREE_LINE)
-        tau = np.sqrt(1 - 2 / nu)
-        bend = 1 / (nu * nu * tau)
-        rest = nu * tau + 1 + nu
-        slope = (3 - tau) * ((3 - tau) * (tau + nu * bend + 1) - 2 * bend * rest) / 8
-        return np.where(ratio >= FREE_LINE, slope, 0.0)
-    return np.where(ratio > FREE_PLANE, 2 - 1 / (2 * np.maximum(ratio, FREE_PLANE) ** 2), 0.0)
-
 
 def joint_sensitivity(
     first: Factorization,
@@ -171,10 +147,9 @@ def joint_sensitivity(
     weight: float,
     users: UserRange,
 ) -> Sensitivity:
-    """s, the joint sensitivity of (C₁X, √λ·C₂(X•X)), exact, or an upper bound that is marked as
-    such.
+    """s, the joint sensitivity of (C₁X, √λ·C₂(X•X)), exact or marked as an upper bound.
 
-    The same s holds for every second moment that is a contraction of x⊗x (the diagonal, energies of
+    It holds for every second moment that is a contraction of x⊗x (the diagonal, energies of
     disjoint blocks, a fixed projection) and for sums over any number of users in a round.
 
     Args:
@@ -212,48 +187,6 @@ def joint_sensitivity(
     return replace(sensitivity, value=users.norm_bound * sensitivity.value)
 
 
-def equal_length_joint_sensitivities(
-    first: Factorization,
-    second: Factorization,
-    rows: NDArray[np.integer],
-    weight: float,
-    users: UserRange,
-    released_rounds: int | None = None,
-) -> Vector:
-    """How far users with these patterns can move (C₁X, √λ·C₂(X•X)): ζ·√(Σ_{i∈π} φ(r_{1,i},
-    r_{2,i})).
-
-    Exact under zero-out adjacency where both Gram matrices are non-negative on the pattern, and
-    whatever the adjacency where the bound of `joint_sensitivity` is attained; a sound upper bound
-    otherwise.
-
-    Args:
-        first: C₁.
-        second: C₂.
-        rows: one pattern of 0-based rounds a row, shape (patterns, k).
-        weight: λ ≥ 0.
-        users: ζ, the dimension class and the adjacency.
-        released_rounds: T ≤ n, how many rounds were released; all by default.
-
-    Returns:
-        Shape (patterns,).
-
-    Raises:
-        ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
-
-    >>> from fedmf.mechanisms.closed_forms import identity
-    >>> from fedmf.matrices.toeplitz import Toeplitz
-    >>> users, C = UserRange(1.0, 2, "zero-out"), Toeplitz([1.0, 0.5], 4)
-    >>> equal_length_joint_sensitivities(C, identity(4), np.array([[0], [3]]), 1.0, users)
-    array([1.5       , 1.41421356])
-    """
-    if rows.ndim != 2 or rows.size == 0:
-        return np.zeros(len(rows))
-    sums = [equal_length_row_sums(C, rows, released_rounds) for C in (first, second)]
-    reached = users.reach(sums[0], sums[1], weight * users.norm_bound**2).sum(axis=1)
-    return users.norm_bound * np.sqrt(reached)
-
-
 @dataclass(frozen=True, eq=False)
 class _Pair(SensitivityProblem):
     """The two matrices and φ, for ζ = 1."""
@@ -265,8 +198,8 @@ class _Pair(SensitivityProblem):
     users: UserRange
 
     source = ""
-    called = "joint sensitivity of these C"
-    instead = "Toeplitz C_1 and C_2, or banded ones with p <= b"
+    label = "joint sensitivity of these C"
+    remedy = "Toeplitz C_1 and C_2, or banded ones with p <= b"
 
     @property
     def bands(self) -> int:
@@ -276,7 +209,9 @@ class _Pair(SensitivityProblem):
     def envelopes(self) -> tuple[Vector, Vector] | None:
         first = _toeplitz_envelope(self.first)
         second = _toeplitz_envelope(self.second)
-        return None if first is None or second is None else (first, second)
+        if first is None or second is None:
+            return None
+        return first, second
 
     @property
     def enveloped(self) -> bool:
@@ -290,28 +225,28 @@ class _Pair(SensitivityProblem):
             return
         k = self.participation.max_participations
         b = self.participation.min_separation
-        first, second = (_earliest_rows(envelope, k, b) for envelope in self.envelopes)
+        first = _earliest_rows(self.envelopes[0], k, b)
+        second = _earliest_rows(self.envelopes[1], k, b)
         upper = float(self.reach(first, second).sum())
         lower = self.attained(earliest_pattern(k, b))
         yield self.stated(upper, lower, "earliest pattern dominates every pair")
 
     def by_enumeration(self) -> Sensitivity:
-        """max_π Σ_i φ(r_{1,i}, r_{2,i}) over every pattern, and for the best user of equal
-        contributions.
-        """
-        grams = [_gram(C) for C in (self.first, self.second)]
-        signed = any((gram < 0).any() for gram in grams)
+        """max_π Σ_i φ(r_{1,i}, r_{2,i}), and the most that equal contributions attain."""
+        gram_1 = _gram(self.first)
+        gram_2 = _gram(self.second)
+        signed = bool((gram_1 < 0).any() or (gram_2 < 0).any())
+        sizes_1 = np.abs(gram_1)
+        sizes_2 = np.abs(gram_2)
 
         def weigh(layer: NDArray[np.int64]) -> NDArray[np.float64]:
-            rows = [
-                sum(np.abs(gram)[layer, layer[:, j : j + 1]] for j in range(layer.shape[1]))
-                for gram in grams
-            ]
-            first, second = (np.asarray(row, dtype=np.float64) for row in rows)
+            first = _row_sums(sizes_1, layer)
+            second = _row_sums(sizes_2, layer)
             upper = self.reach(first, second).sum(axis=1)
-            if signed:
-                return np.stack([upper, np.zeros(len(layer))])
-            return np.stack([upper, self.reach(first.sum(axis=1), second.sum(axis=1))])
+            attained = np.zeros(len(layer))
+            if not signed:
+                attained = self.reach(first.sum(axis=1), second.sum(axis=1))
+            return np.stack([upper, attained])
 
         (upper, _), (lower, _) = over_patterns(weigh, self.participation)
         return self.stated(upper, lower, "every pattern enumerated")
@@ -319,7 +254,8 @@ class _Pair(SensitivityProblem):
     def by_rows(self) -> Sensitivity:
         k = self.participation.max_participations
         b = self.participation.min_separation
-        first, second = (row_weights(np.abs(_gram(C)), k, b)[0] for C in (self.first, self.second))
+        first = row_weights(np.abs(_gram(self.first)), k, b)[0]
+        second = row_weights(np.abs(_gram(self.second)), k, b)[0]
         bound = float(best_separated_sum(self.reach(first, second), k, b))
         return self.stated(bound, 0.0, "row-wise dynamic program over patterns")
 
@@ -330,11 +266,18 @@ class _Pair(SensitivityProblem):
         return Sensitivity(float(np.sqrt(upper_square)), kind_of(upper_square, lower_square), case)
 
     def attained(self, pattern: NDArray[np.int64]) -> float:
-        """A lower bound on s²: the user that contributes the same (x, y) in every round of the
-        pattern.
-        """
-        sums = [np.array([np.sum(C.column_sum(pattern) ** 2)]) for C in (self.first, self.second)]
-        return float(self.reach(*sums)[0])
+        """s² of the user who contributes the same (x, y) in every round of the pattern."""
+        first = np.sum(self.first.column_sum(pattern) ** 2)
+        second = np.sum(self.second.column_sum(pattern) ** 2)
+        return float(self.reach(np.array([first]), np.array([second]))[0])
+
+
+def _row_sums(sizes: NDArray[np.float64], layer: NDArray[np.int64]) -> NDArray[np.float64]:
+    """r_i = Σ_{j∈π} |G_ij| of each round i of the patterns in a layer, shape (patterns, size)."""
+    sums = np.zeros(layer.shape)
+    for j in range(layer.shape[1]):
+        sums += sizes[layer, layer[:, j : j + 1]]
+    return sums
 
 
 def _toeplitz_envelope(C: Factorization) -> Vector | None:
@@ -353,7 +296,10 @@ def _earliest_rows(column: Vector, k: int, b: int) -> Vector:
     """
     total = comb_sum(column, k, b)
     n = column.size
-    return np.array([column[: n - m * b] @ total[m * b :] for m in range(k)])
+    rows = np.empty(k)
+    for m in range(k):
+        rows[m] = column[: n - m * b] @ total[m * b :]
+    return rows
 
 
 def _gram(C: Factorization) -> NDArray[np.float64]:

@@ -1,33 +1,33 @@
-"""Which second moment is released: contractions of x ↦ x⊗x, so that one joint sensitivity covers
-them all.
+"""The second moments that may be released with the sums.
+
+All are contractions of x ↦ x⊗x, so that one joint sensitivity covers them.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Final, final
+from collections.abc import Sequence
+from typing import ClassVar, final
 
 import torch
 
 
 class SecondMoment(ABC):
-    """A linear map L of x⊗x with ‖L‖ ≤ 1, as features of x: ‖features(x) − features(y)‖ ≤ ‖x⊗x −
-    y⊗y‖.
+    """A linear map L of x⊗x with ‖L‖ ≤ 1, as features of x; abstract.
 
     Guarantees:
-        The noise that makes (x, x⊗x) private makes (x, L(x⊗x)) private, by the same joint
-        sensitivity.
+        ‖features(x) − features(y)‖ ≤ ‖x⊗x − y⊗y‖, so the noise that makes (x, x⊗x) private makes
+        (x, L(x⊗x)) private, by the same joint sensitivity.
     """
 
     #: d, the length of x.
     dimension: int
-    #: How many numbers are released.
+    #: The number of features.
     size: int
-    #: For people.
+    #: A name for people.
     described: ClassVar[str] = "second moment"
-    #: Whether running averages of it and of x give a covariance, or its diagonal.
+    #: True if running averages of it and of x give a covariance, or its diagonal.
     gives_covariance = False
 
     @property
@@ -40,12 +40,10 @@ class SecondMoment(ABC):
         """Σ over rows of L(x⊗x) for x of shape (m, d), shape (size,)."""
 
     def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
-        """L(x⊗x) of every row by itself, shape (m, size): the bits of `features(row[None])`."""
-        return (
-            torch.stack([self.features(row[None]) for row in x])
-            if len(x)
-            else x.new_empty(0, self.size)
-        )
+        """L(x⊗x) of every row alone, shape (m, size), equal to the bit to `features(row[None])`."""
+        if not len(x):
+            return x.new_empty(0, self.size)
+        return torch.stack([self.features(row[None]) for row in x])
 
     def unpack(self, released: torch.Tensor) -> torch.Tensor:
         """The released features, shape (…, size), in the shape a user expects."""
@@ -62,7 +60,7 @@ class SecondMoment(ABC):
             noise: v, the variance of a coordinate of μ̂, shape (rows,).
 
         Raises:
-            ValueError: this second moment does not hold what it takes.
+            ValueError: this second moment does not determine them.
         """
         raise ValueError(
             f"S (second moment) must hold the square of each coordinate; got {type(self).__name__}."
@@ -97,7 +95,8 @@ class FullMatrix(SecondMoment):
         self._scale = torch.full((self.size,), math.sqrt(2), dtype=torch.float64)
         self._scale[rows == columns] = 1.0
         place = torch.empty(dimension, dimension, dtype=torch.int32)
-        place[rows, columns] = place[columns, rows] = torch.arange(self.size, dtype=torch.int32)
+        place[rows, columns] = torch.arange(self.size, dtype=torch.int32)
+        place[columns, rows] = place[rows, columns]
         self._place = place.flatten()
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
@@ -105,7 +104,7 @@ class FullMatrix(SecondMoment):
         return (x.mT @ x).flatten().index_select(0, self._packed).mul_(self._scale.to(x.dtype))
 
     def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
-        """See `SecondMoment.features_of_each`."""
+        """The packed x xᵀ of every row, shape (m, size)."""
         products = x.index_select(1, self._rows).mul_(x.index_select(1, self._columns))
         return products.mul_(self._scale.to(x.dtype))
 
@@ -118,7 +117,7 @@ class FullMatrix(SecondMoment):
     def covariances(
         self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor
     ) -> torch.Tensor:
-        """See `SecondMoment.covariances`; shape (rows, d, d)."""
+        """The unbiased covariances, shape (rows, d, d)."""
         identity = torch.eye(self.dimension, dtype=seconds.dtype)
         return seconds - means[:, :, None] * means[:, None, :] + noise[:, None, None] * identity
 
@@ -129,7 +128,7 @@ class FullMatrix(SecondMoment):
 
 @final
 class DiagonalMoment(SecondMoment):
-    """x_i², i = 1 … d: what Adam keeps.
+    """x_i², i = 1 … d: the moment of Adam.
 
     >>> DiagonalMoment(2).features(torch.tensor([[1.0, 2.0]]))
     tensor([1., 4.])
@@ -146,13 +145,13 @@ class DiagonalMoment(SecondMoment):
         return (x * x).sum(0)
 
     def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
-        """See `SecondMoment.features_of_each`."""
+        """The squares of every row, shape (m, d)."""
         return x * x
 
     def covariances(
         self, means: torch.Tensor, seconds: torch.Tensor, noise: torch.Tensor
     ) -> torch.Tensor:
-        """See `SecondMoment.covariances`; variances, shape (rows, d)."""
+        """The unbiased variances, shape (rows, d)."""
         return seconds - means * means + noise[:, None]
 
     def of_isotropic_noise(self) -> torch.Tensor:
@@ -197,7 +196,7 @@ class BlockEnergies(SecondMoment):
         return torch.zeros(self.size, dtype=x.dtype).index_add(0, self._block, (x * x).sum(0))
 
     def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
-        """See `SecondMoment.features_of_each`."""
+        """The energies of every row, shape (m, size)."""
         energies = torch.zeros(len(x), self.size, dtype=x.dtype)
         for column, block in enumerate(self._block.tolist()):
             energies[:, block] += x[:, column] * x[:, column]
@@ -212,35 +211,3 @@ def _dimension(dimension: int) -> int:
     if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
         raise ValueError(f"d (dimension) must be an integer of at least 1; got {dimension!r}.")
     return dimension
-
-
-#: Second moments of all d coordinates by name.
-SECOND_MOMENTS: Final[Mapping[str, Callable[[int], SecondMoment]]] = {
-    "full": FullMatrix,
-    "diagonal": DiagonalMoment,
-    "trace": lambda dimension: BlockEnergies([dimension]),
-}
-
-
-def second_moment_named(name: str, dimension: int) -> SecondMoment:
-    """The second moment of a name, or of block sizes such as "2,3".
-
-    Args:
-        name: one of `SECOND_MOMENTS`, or sizes of consecutive blocks that sum to d.
-        dimension: d.
-
-    Raises:
-        ValueError: no such name, or sizes with another sum.
-
-    >>> second_moment_named("2,3", 5).size
-    2
-    """
-    if name in SECOND_MOMENTS:
-        return SECOND_MOMENTS[name](dimension)
-    sizes = [int(size) if size.strip().isdecimal() else 0 for size in name.split(",")]
-    if min(sizes) < 1 or sum(sizes) != dimension:
-        raise ValueError(
-            f"second_moment must be {', '.join(SECOND_MOMENTS)} or block sizes that sum to "
-            f"d = {dimension}, such as 2,3; got {name!r}."
-        )
-    return BlockEnergies(sizes)

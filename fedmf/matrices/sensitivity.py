@@ -1,5 +1,4 @@
-"""How far one user can move the mechanism: sens_{k,b}(C), exact or bounded, and always called what
-it is.
+"""How far one user can move the mechanism: sens_{k,b}(C), exact or marked as a bound.
 
 One user's contributions are vectors u_i of norm at most ζ in the rounds i of a pattern π (at most k
 rounds, any two at least b apart). With ζ = 1,
@@ -47,20 +46,18 @@ _MOST_PAIRED = 512
 _MOST_BALANCED = 2_000_000
 _MOST_SWEEPS = 50
 _LEAST_FALL = 1e-4
-# How many sizes of patterns are told apart.
+# The number of sizes of patterns that have bounds of their own.
 _SIZES = 4
 # Rows of the dynamic program that fit a processor's cache.
 _CHUNK_ENTRIES = 100_000
-# What was found for a C that is still in use.
+# Sensitivities from Gram matrices, for each C that is still in use.
 _BY_PATTERNS: WeakKeyDictionary[Factorization, dict[Participation, Sensitivity]] = (
     WeakKeyDictionary()
 )
 
 
 class SensitivityNotExact(ValueError):
-    """The exact sensitivity is not known for this factorization and participation; a bound may
-    be.
-    """
+    """No method bounds the sensitivity of this factorization at so long a horizon."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +66,8 @@ class Sensitivity:
 
     Args:
         value: the sensitivity, or a bound above it.
-        kind: whether the value is attained by some user.
-        case: which theorem or algorithm gave it.
+        kind: "exact" if some user attains the value.
+        case: the theorem or algorithm that gave it.
     """
 
     value: float
@@ -93,8 +90,7 @@ def monotone_envelope(column: Array) -> Array:
 
 
 def comb_sum(column: Array, max_participations: int, min_separation: int) -> Array:
-    """Σ_{l<k} of the column shifted down by l·b: the sum of the earliest columns of LTT(column),
-    shape (n,).
+    """The sum of the earliest columns of LTT(column): Σ_{l<k} of the column shifted by l·b.
 
     >>> comb_sum(np.array([4.0, 2.0, 1.0, 0.5, 0.25]), 2, 2)
     array([4.  , 2.  , 5.  , 2.5 , 1.25])
@@ -110,19 +106,11 @@ def comb_sum(column: Array, max_participations: int, min_separation: int) -> Arr
     return sums.reshape(-1)[:n]
 
 
-def autocorrelation(c: Vector) -> Vector:
-    """Σ_l c_l c_{l+g} for g = 0 … n−1, shape (n,), by FFT.
-
-    >>> autocorrelation(np.array([1.0, 0.5])).round(12)
-    array([1.25, 0.5 ])
-    """
-    size = fft_size(2 * c.size)
-    spectrum = np.fft.rfft(c, size)
-    return np.fft.irfft(spectrum * spectrum.conj(), size)[: c.size]
-
-
 def pair_bound_square(c: Vector, max_participations: int, min_separation: int) -> float:
-    """The bound on sens_{k,b}(LTT(c))² of this module, in O(k·n log n).
+    """The bound on sens_{k,b}(LTT(c))² by pairs of rounds, in O(k·n log n).
+
+    The m-th round of a pattern lies at mb or later and the (m+h)-th hb or more behind it, so that
+    their entry of |CᵀC| is at most the largest Σ_l |c_l c_{l+g}| over gaps g ≥ hb.
 
     Args:
         c: first column of C, shape (n,), of either sign.
@@ -149,27 +137,12 @@ def pair_bound_square(c: Vector, max_participations: int, min_separation: int) -
         if head.size != min(a.size, n - m * b):
             head = a[: n - m * b]
             size = fft_size(2 * a.size)
-            products = np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(head, size).conj(), size)[
-                : a.size
-            ]
+            spectrum = np.fft.rfft(a, size) * np.fft.rfft(head, size).conj()
+            products = np.fft.irfft(spectrum, size)[: a.size]
             largest_from = np.maximum.accumulate(products[::-1])[::-1]
             square = float(head @ head)
         total += square + 2.0 * float(largest_from[b : m * b + 1 : b].sum())
     return total
-
-
-def earliest_is_worst(c: Vector, max_participations: int, min_separation: int) -> bool:
-    """Whether the pair bound proves that no pattern is worse than {0, b, 2b, …}, up to 1e-12
-    (relative).
-
-    >>> earliest_is_worst(np.array([1.0, 0.2, 0.4, 0.1]), 2, 2)
-    True
-    >>> earliest_is_worst(np.array([1.0, 0.2, 0.1, 0.4]), 2, 2)
-    False
-    """
-    earliest = comb_sum(c, max_participations, min_separation)
-    bound = pair_bound_square(c, max_participations, min_separation)
-    return bound <= float(earliest @ earliest) * (1 + ROUNDING) ** 2
 
 
 def best_separated_sum(values: Array, max_participations: int, min_separation: int) -> Array:
@@ -213,20 +186,21 @@ def _separated_sums(values: Array, max_participations: int, min_separation: int)
 
 
 def count_patterns(rounds: int, max_participations: int, min_separation: int) -> int:
-    """How many non-empty patterns there are: Σ_{m ≤ k} binom(n − (m−1)(b−1), m).
+    """The number of non-empty patterns, Σ_{m ≤ k} binom(n − (m−1)(b−1), m).
 
     >>> count_patterns(4, 2, 2)
     7
     """
-    sizes = range(1, max_participations + 1)
-    return sum(comb(max(0, rounds - (m - 1) * (min_separation - 1)), m) for m in sizes)
+    total = 0
+    for m in range(1, max_participations + 1):
+        total += comb(max(0, rounds - (m - 1) * (min_separation - 1)), m)
+    return total
 
 
 def pattern_layers(
     rounds: int, max_participations: int, min_separation: int
 ) -> Iterator[NDArray[np.int64]]:
-    """All patterns of one size after the other, each layer of shape (patterns, size), entries
-    increasing.
+    """All patterns, one size after the other: layers of shape (patterns, size), rows increasing.
 
     >>> [layer.tolist() for layer in pattern_layers(3, 2, 2)]
     [[[0], [1], [2]], [[0, 2]]]
@@ -244,8 +218,7 @@ def pattern_layers(
 def heaviest_pattern(
     gram: Array, max_participations: int, min_separation: int
 ) -> tuple[float, NDArray[np.int64]]:
-    """max_π Σ_{i,j∈π} W_ij over every pattern, each sum made from the pattern without its last
-    round.
+    """max_π Σ_{i,j∈π} W_ij over every pattern; each sum extends that of a shorter pattern.
 
     Args:
         gram: W, symmetric, shape (n, n).
@@ -281,7 +254,7 @@ def heaviest_pattern(
 def _continued(
     layer: NDArray[np.int64], rounds: int, min_separation: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of every pattern with one more round: which pattern it continues, and that round."""
+    """For every pattern with one more round: the index of the pattern it extends, and the round."""
     choices = np.maximum(rounds - layer[:, -1] - min_separation, 0)
     parents = np.repeat(np.arange(len(layer)), choices)
     within = np.arange(choices.sum()) - np.repeat(np.cumsum(choices) - choices, choices)
@@ -303,7 +276,7 @@ def row_weights(gram: Array, k: int, b: int) -> Array:
         Choquette-Choo et al. (2023), Theorem 2.
     """
     n = len(gram)
-    sizes = range(k - 1, max(-1, k - 1 - _SIZES), -1)
+    sizes = np.arange(k - 1, max(-1, k - 1 - _SIZES), -1)
     weights = np.empty((len(sizes), n))
     step = max(1, _CHUNK_ENTRIES // (n + b))
     for start in range(0, n, step):
@@ -311,14 +284,13 @@ def row_weights(gram: Array, k: int, b: int) -> Array:
         for i, row in enumerate(rows, start):
             # Rounds closer than b to i cannot join it; those on its two sides are then 2b apart.
             row[max(0, i - b + 1) : i + b] = 0.0
-        sums = list(_separated_sums(rows, k - 1, b))
-        weights[:, start : start + step] = [sums[min(size, len(sums) - 1)] for size in sizes]
+        sums = np.array(list(_separated_sums(rows, k - 1, b)))
+        weights[:, start : start + step] = sums[np.minimum(sizes, len(sums) - 1)]
     return weights + gram.diagonal()
 
 
 def pairwise_bound(gram: Array, k: int, b: int) -> float:
-    """At least max_π Σ_{i,j∈π} W_ij over the patterns of exactly k rounds, by balancing pairs of
-    rounds.
+    """A bound on max_π Σ_{i,j∈π} W_ij over patterns of exactly k rounds, by balancing pairs.
 
     The l-th round is lb + x_l with 0 ≤ x_1 ≤ … ≤ x_k < n − (k−1)b, so that the sum is Σ_l u_l(x_l)
     + Σ_{l<m} p_lm(x_l, x_m), and at most Σ_l max u_l once every p_lm ≤ 0. A step moves u_l, u_m
@@ -338,30 +310,29 @@ def pairwise_bound(gram: Array, k: int, b: int) -> float:
     3.80...
     """
     offsets = np.arange(len(gram) - (k - 1) * b)
-    single = [gram.diagonal()[start + offsets] for start in range(0, k * b, b)]
+    ordered = offsets >= offsets[:, None]
     forbidden = -4.0 * k * gram.sum(axis=1).max()
-    pairs = {
-        (i, j): np.where(
-            offsets >= offsets[:, None],
-            2.0 * gram[i * b + offsets[:, None], j * b + offsets],
-            forbidden,
-        )
-        for i, j in combinations(range(k), 2)
-    }
+    u = gram.diagonal()[np.arange(k)[:, None] * b + offsets]
+    pairs: dict[tuple[int, int], Array] = {}
+    for i, j in combinations(range(k), 2):
+        twice = 2.0 * gram[i * b + offsets[:, None], j * b + offsets]
+        pairs[i, j] = np.where(ordered, twice, forbidden)
     bound = math.inf
     for _ in range(_MOST_SWEEPS):
-        for (i, j), pair in pairs.items():
-            pair += single[i][:, None]
-            pair += single[j]
-            half = pair.max(axis=1) / 2
-            pair -= half[:, None]
-            single[j] = pair.max(axis=0)
-            pair -= single[j]
-            rest = pair.max(axis=1)
-            pair -= rest[:, None]
-            single[i] = half + rest
+        for (i, j), p in pairs.items():
+            p += u[i][:, None]
+            p += u[j]
+            half = p.max(axis=1) / 2
+            p -= half[:, None]
+            u[j] = p.max(axis=0)
+            p -= u[j]
+            rest = p.max(axis=1)
+            p -= rest[:, None]
+            u[i] = half + rest
         previous = bound
-        bound = float(sum(values.max() for values in single))
+        bound = 0.0
+        for values in u:
+            bound += float(values.max())
         if previous - bound < _LEAST_FALL * bound:
             break
     return bound * (1 + ROUNDING)
@@ -372,12 +343,12 @@ class SensitivityProblem(ABC):
 
     #: (n, k, b).
     participation: Participation
-    #: What `case` says after the name of the dynamic program.
+    #: The reference that `case` gives with the dynamic program.
     source: str
-    #: What it is called in refusals, and what to use instead where it is too long.
-    called: str
-    instead: str
-    #: How many patterns are enumerated at most.
+    #: The quantity's name in errors, and the forms of C that are bounded at every horizon.
+    label: str
+    remedy: str
+    #: The largest number of patterns that are enumerated.
     most_patterns = 200_000
 
     @property
@@ -388,7 +359,7 @@ class SensitivityProblem(ABC):
     @property
     @abstractmethod
     def enveloped(self) -> bool:
-        """Whether `by_structure` bounds it at every horizon."""
+        """True if `by_structure` bounds it at every horizon."""
 
     @abstractmethod
     def squares(self) -> Vector:
@@ -407,38 +378,38 @@ class SensitivityProblem(ABC):
         """A bound from the Gram matrix where there are too many patterns."""
 
 
-def methods(released: SensitivityProblem) -> Iterator[Sensitivity]:
-    """The methods that apply, cheapest first; later ones run only if they are asked for.
+def methods(problem: SensitivityProblem) -> Iterator[Sensitivity]:
+    """The bounds of all methods that apply, cheapest first; a method runs when its bound is read.
 
     Raises:
-        SensitivityNotExact: no further method takes a horizon this long, and none before bounded
-            it.
+        SensitivityNotExact: no method takes a horizon this long.
     """
-    contract = released.participation
-    n = contract.rounds
-    k = contract.max_participations
-    b = contract.min_separation
-    if k == 1 or released.bands <= b:
-        value = float(np.sqrt(best_separated_sum(released.squares(), k, b)))
-        reason = "single participation" if k == 1 else "columns b apart orthogonal (p <= b)"
-        yield Sensitivity(value, "exact", f"{reason}: dynamic program{released.source}")
+    n = problem.participation.rounds
+    k = problem.participation.max_participations
+    b = problem.participation.min_separation
+    if k == 1 or problem.bands <= b:
+        reason = "columns b apart orthogonal (p <= b)"
+        if k == 1:
+            reason = "single participation"
+        value = float(np.sqrt(best_separated_sum(problem.squares(), k, b)))
+        yield Sensitivity(value, "exact", f"{reason}: dynamic program{problem.source}")
         return
-    yield from released.by_structure()
-    if n <= _LARGEST_ENUMERATED and count_patterns(n, k, b) <= released.most_patterns:
-        yield released.by_enumeration()
+    yield from problem.by_structure()
+    if n <= _LARGEST_ENUMERATED and count_patterns(n, k, b) <= problem.most_patterns:
+        yield problem.by_enumeration()
     elif n <= _LARGEST_GRAM:
-        yield released.by_rows()
-    elif not released.enveloped:
+        yield problem.by_rows()
+    elif not problem.enveloped:
         raise SensitivityNotExact(
-            f"n (rounds) must be at most {_LARGEST_GRAM} to bound the {released.called}; got {n}. "
-            f"Use {released.instead}."
+            f"n (rounds) must be at most {_LARGEST_GRAM} to bound the {problem.label}; got {n}. "
+            f"Use {problem.remedy}."
         )
 
 
-def tightest(released: SensitivityProblem) -> Sensitivity:
+def tightest(problem: SensitivityProblem) -> Sensitivity:
     """The first exact value, else the smallest of the bounds."""
     bounds: list[Sensitivity] = []
-    for bound in methods(released):
+    for bound in methods(problem):
         if bound.kind == "exact":
             return bound
         bounds.append(bound)
@@ -447,21 +418,24 @@ def tightest(released: SensitivityProblem) -> Sensitivity:
 
 def kind_of(upper: float, attained: float) -> Kind:
     """Exact if some user attains the bound up to the rounding of the sums."""
-    return "exact" if upper <= attained * (1 + ROUNDING) else "upper_bound"
+    if upper <= attained * (1 + ROUNDING):
+        return "exact"
+    return "upper_bound"
 
 
 def over_patterns(
     weigh: Callable[[NDArray[np.int64]], NDArray[np.float64]], participation: Participation
 ) -> list[tuple[float, NDArray[np.int64]]]:
-    """The largest of several quantities over every pattern, each with the first pattern that has
-    it.
+    """The largest values of several quantities over every pattern, with a pattern for each.
 
     Args:
         weigh: for patterns of one size, shape (patterns, size), the quantities, shape (quantities,
             patterns).
         participation: (n, k, b).
 
-    >>> over_patterns(lambda layer: layer.sum(axis=1)[None, :].astype(float), Participation(4, 2, 2))
+    >>> def sum_of_rounds(layer):
+    ...     return layer.sum(axis=1)[None, :].astype(float)
+    >>> over_patterns(sum_of_rounds, Participation(4, 2, 2))
     [(4.0, array([1, 3]))]
     """
     n = participation.rounds
@@ -469,26 +443,20 @@ def over_patterns(
     b = participation.min_separation
     largest: list[tuple[float, NDArray[np.int64]]] = []
     for layer in pattern_layers(n, k, b):
-        weights = weigh(layer)
-        tops = [
-            (float(row[at]), layer[at])
-            for row, at in zip(weights, weights.argmax(axis=1), strict=True)
-        ]
-        largest = [
-            max(pair, key=lambda top: top[0]) for pair in zip(largest or tops, tops, strict=True)
-        ]
+        for quantity, weights in enumerate(weigh(layer)):
+            at = int(weights.argmax())
+            top = float(weights[at]), layer[at]
+            if quantity == len(largest):
+                largest.append(top)
+            elif top[0] > largest[quantity][0]:
+                largest[quantity] = top
     return largest
 
 
-def exact_sensitivity(factorization: Factorization, participation: Participation) -> Sensitivity:
-    """The exact sensitivity, or a refusal.
-
-    Args:
-        factorization: C.
-        participation: (n, k, b), with the n of C.
+def sensitivity_of(factorization: Factorization, participation: Participation) -> Sensitivity:
+    """The exact sensitivity where it is known, else the smallest of the upper bounds.
 
     Raises:
-        SensitivityNotExact: only an upper bound is known.
         ValueError: the horizons differ.
 
     References:
@@ -497,74 +465,54 @@ def exact_sensitivity(factorization: Factorization, participation: Participation
         Lemma 8.
 
     >>> from fedmf.matrices.toeplitz import Toeplitz
-    >>> exact_sensitivity(Toeplitz([1.0, 0.5], 4), Participation(4, 2, 2))
+    >>> sensitivity_of(Toeplitz([1.0, 0.5], 4), Participation(4, 2, 2))
     Sensitivity(value=1.5811388300841898, kind='exact', case='columns b apart orthogonal (p <= b):
     ...')
-    """
-    sensitivity = sensitivity_of(factorization, participation)
-    if sensitivity.kind != "exact":
-        raise SensitivityNotExact(
-            "sens_{k,b}(C) (sensitivity) must be known exactly; got only an upper bound"
-            f" ({sensitivity.case}). Use sensitivity_of, or p <="
-            f" b={participation.min_separation}."
-        )
-    return sensitivity
-
-
-def sensitivity_of(factorization: Factorization, participation: Participation) -> Sensitivity:
-    """The exact sensitivity where it is known, else the smallest of the upper bounds, labelled as
-    such.
-
-    Raises:
-        ValueError: the horizons differ.
     """
     if factorization.rounds != participation.rounds:
         raise ValueError(
             f"n (rounds) must be the same for C and the participation; got {factorization.rounds}"
             f" and {participation.rounds}. Use C.leading(T) for a shorter run."
         )
-    return tightest(_Strategy(factorization, participation))
-
-
-def quick_upper_bound(factorization: Factorization, participation: Participation) -> float:
-    """The cheapest sound bound, exact or not: the objective of a parameter search, O(n·k) for
-    Toeplitz C.
-    """
-    return next(methods(_Strategy(factorization, participation))).value
+    return tightest(StrategyProblem(factorization, participation))
 
 
 @dataclass(frozen=True, eq=False)
-class _Strategy(SensitivityProblem):
-    """C, of which one user moves the rows by Σ_{i∈π} C_{:,i} u_i."""
+class StrategyProblem(SensitivityProblem):
+    """C·G, whose rows one user moves by Σ_{i∈π} C_{:,i} u_i."""
 
     factorization: Factorization
     participation: Participation
 
     source = ", Choquette-Choo et al. 2023"
-    called = "sensitivity of this C"
-    instead = "a Toeplitz or banded C (p <= b)"
+    label = "sensitivity of this C"
+    remedy = "a Toeplitz or banded C (p <= b)"
     most_patterns = 2_000_000
 
     @property
     def bands(self) -> int:
+        """p of C."""
         return self.factorization.bands
 
     @cached_property
-    def toeplitz_bound(self) -> tuple[Vector, Vector] | None:
+    def _toeplitz_bound(self) -> tuple[Vector, Vector] | None:
         return self.factorization.toeplitz_bound()
 
     @property
     def enveloped(self) -> bool:
-        return self.toeplitz_bound is not None
+        """True if C has a Toeplitz bound."""
+        return self._toeplitz_bound is not None
 
     def squares(self) -> Vector:
+        """The squared column norms, shape (n,)."""
         return self.factorization.gram_diagonal(0)
 
     def by_structure(self) -> Iterator[Sensitivity]:
+        """Bounds from the envelope of the coefficients and, for Toeplitz C, from pairs of lags."""
         k = self.participation.max_participations
         b = self.participation.min_separation
-        if self.toeplitz_bound is not None:
-            yield _by_envelope(self.factorization, *self.toeplitz_bound, k, b)
+        if self._toeplitz_bound is not None:
+            yield _by_envelope(self.factorization, *self._toeplitz_bound, k, b)
         column = self.factorization.toeplitz_column()
         if column is not None and k <= _MOST_PAIRED:
             value = float(np.sqrt(pair_bound_square(column, k, b)))
@@ -573,112 +521,113 @@ class _Strategy(SensitivityProblem):
             yield Sensitivity(value, kind_of(value, earliest), case)
 
     def by_enumeration(self) -> Sensitivity:
-        """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the pattern that is
-        best.
-        """
-
-        def enumerated(gram: Array, k: int, b: int) -> Sensitivity:
-            square, worst = heaviest_pattern(np.abs(gram), k, b)
-            if _signs_attain(gram[np.ix_(worst, worst)]):
-                case = "every pattern enumerated (Choquette-Choo et al. 2023, App. E)"
-                return Sensitivity(square**0.5, "exact", case)
-            return Sensitivity(
-                square**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs"
-            )
-
-        return self._once(enumerated)
+        """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the best one."""
+        return self._once(_by_enumeration)
 
     def by_rows(self) -> Sensitivity:
-        """For patterns of k, k − 1, … rounds the row bound, or the bound of pairs where there are
-        few, until no smaller ones can have more.
-        """
+        """The row bound, or the bound of pairs for sizes of patterns with few pairs."""
+        return self._once(_by_rows)
 
-        def bounded(gram: Array, k: int, b: int) -> Sensitivity:
-            size = np.abs(gram)
-            square = 0.0
-            case = ""
-            weights = row_weights(size, k, b)
-            for most, weight in zip(range(k, 0, -1), weights, strict=False):
-                by_rows = by_pairs = float(best_separated_sum(weight, most, b))
-                if by_rows <= square:
-                    break
-                entries = comb(most, 2) * (len(gram) - (most - 1) * b) ** 2
-                if k - most + 1 < len(weights) and entries <= _MOST_BALANCED:
-                    by_pairs = pairwise_bound(size, most, b)
-                if square < min(by_rows, by_pairs):
-                    square = min(by_rows, by_pairs)
-                    case = (
-                        "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
-                        if by_rows <= by_pairs
-                        else "pairs of rounds balanced (Globerson & Jaakkola 2007)"
-                    )
-            attained = float(np.linalg.norm(self.factorization.column_sum(earliest_pattern(k, b))))
-            return Sensitivity(square**0.5, kind_of(square**0.5, attained), case)
+    def _once(self, method: Callable[[Factorization, Participation], Sensitivity]) -> Sensitivity:
+        """Remember the value of a method that needs the Gram matrix; a contract has only one.
 
-        return self._once(bounded)
-
-    def _once(self, method: Callable[[Array, int, int], Sensitivity]) -> Sensitivity:
-        """A search over parameters and the row of its best C ask the same; one method fits a
-        contract.
+        A search over parameters and the row of its best C need the same values.
         """
         known = _BY_PATTERNS.setdefault(self.factorization, {})
-        contract = self.participation
-        if contract not in known:
-            gram = _dense_gram(self.factorization)
-            known[contract] = method(gram, contract.max_participations, contract.min_separation)
-        return known[contract]
+        if self.participation not in known:
+            known[self.participation] = method(self.factorization, self.participation)
+        return known[self.participation]
+
+
+def _by_enumeration(C: Factorization, participation: Participation) -> Sensitivity:
+    gram = _dense_gram(C)
+    square, worst = heaviest_pattern(
+        np.abs(gram), participation.max_participations, participation.min_separation
+    )
+    if _signs_attain(gram[np.ix_(worst, worst)]):
+        case = "every pattern enumerated (Choquette-Choo et al. 2023, App. E)"
+        return Sensitivity(square**0.5, "exact", case)
+    case = "every pattern enumerated, |C^T C| of mixed signs"
+    return Sensitivity(square**0.5, "upper_bound", case)
+
+
+def _by_rows(C: Factorization, participation: Participation) -> Sensitivity:
+    """The largest bound over patterns of k, k − 1, … rounds, until no smaller ones can have more.
+
+    The last size stands for all smaller ones, which the bound of pairs does not cover.
+    """
+    k = participation.max_participations
+    b = participation.min_separation
+    sizes = np.abs(_dense_gram(C))
+    square = 0.0
+    case = ""
+    weights = row_weights(sizes, k, b)
+    for rounds, weight in zip(range(k, 0, -1), weights, strict=False):
+        by_rows = float(best_separated_sum(weight, rounds, b))
+        if by_rows <= square:
+            break
+        by_pairs = by_rows
+        entries = comb(rounds, 2) * (len(sizes) - (rounds - 1) * b) ** 2
+        if k - rounds + 1 < len(weights) and entries <= _MOST_BALANCED:
+            by_pairs = pairwise_bound(sizes, rounds, b)
+        if square < min(by_rows, by_pairs):
+            square = min(by_rows, by_pairs)
+            case = "pairs of rounds balanced (Globerson & Jaakkola 2007)"
+            if by_rows <= by_pairs:
+                case = "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
+    attained = float(np.linalg.norm(C.column_sum(earliest_pattern(k, b))))
+    return Sensitivity(square**0.5, kind_of(square**0.5, attained), case)
 
 
 def _by_envelope(C: Factorization, size: Vector, scale: Vector, k: int, b: int) -> Sensitivity:
-    """Compare with the pairs of rounds of the earliest pattern, for |C_{ij}| ≤ a_{i−j}/s_j, s not
-    rising.
+    """Compare with the pairs of rounds of the earliest pattern, for |C_{ij}| ≤ a_{i−j}/s_j.
 
-    With ĉ_j = max_{l ≥ j} a_l, an entry |[CᵀC]_{j−g,j}| is at most E_{j−g,j} = Σ_l a_l
-    ĉ_{l+g}/(s_{j−g} s_j) over l < n − j. For fixed j this falls as g grows, since ĉ_{l+g} falls and
-    s_{j−g} rises. The m-th and (m+h)-th round of a pattern are at least hb apart and the m-th is at
-    least mb, hence their entry is at most max_{i ≥ mb} E_{i,i+hb}. So coefficients may rise before
-    lag b at no loss. Without scaling, ‖Σ_{m<k} Ĉ_{:,mb}‖ for Ĉ = LTT(ĉ) is a bound in O(n). The
-    earliest pattern of C itself gives the lower end.
+    Here s does not rise. With ĉ_j = max_{l ≥ j} a_l, an entry |[CᵀC]_{j−g,j}| is at most
+    E_{j−g,j} = Σ_l a_l ĉ_{l+g}/(s_{j−g} s_j) over l < n − j. For fixed j this falls as g grows,
+    since ĉ_{l+g} falls and s_{j−g} rises. The m-th and (m+h)-th round of a pattern are at least hb
+    apart and the m-th is at least mb, hence their entry is at most max_{i ≥ mb} E_{i,i+hb}. So
+    coefficients may rise before lag b at no loss. Without scaling, ‖Σ_{m<k} Ĉ_{:,mb}‖ for
+    Ĉ = LTT(ĉ) is a bound in O(n). The earliest pattern of C itself gives the lower end.
     """
     envelope = monotone_envelope(size)
-    scaled = bool((scale != scale[0]).any())
-    if scaled:
+    if (scale != scale[0]).any():
         upper = _scaled_pairs_square(size, envelope, scale, k, b) ** 0.5
+        case = "earliest pattern dominates every pair (Kalinin et al. 2026, Lemma 8)"
     else:
         upper = float(np.linalg.norm(comb_sum(envelope, k, b)) / scale[0])
+        case = "Toeplitz, non-negative non-increasing (Kalinin & Lampert 2024)"
     lower = float(np.linalg.norm(C.column_sum(earliest_pattern(k, b))))
     if kind_of(upper, lower) == "upper_bound":
-        return Sensitivity(upper, "upper_bound", "monotone envelope of the coefficients")
-    if scaled:
-        return Sensitivity(
-            upper, "exact", "earliest pattern dominates every pair (Kalinin et al. 2026, Lemma 8)"
-        )
-    return Sensitivity(
-        upper, "exact", "Toeplitz, non-negative non-increasing (Kalinin & Lampert 2024)"
-    )
+        case = "monotone envelope of the coefficients"
+    return Sensitivity(upper, kind_of(upper, lower), case)
 
 
 def _scaled_pairs_square(size: Vector, envelope: Vector, scale: Vector, k: int, b: int) -> float:
-    """Σ_{m,m'<k} max_{i ≥ mb} E_{i,i+|m−m'|b}, one diagonal after the other; of squares a_l² for m
-    = m'.
+    """Σ_{m,m'<k} max_{i ≥ mb} E_{i,i+|m−m'|b}, one diagonal after the other.
+
+    On the main diagonal E is of squares a_l².
     """
     n = size.size
     total = 0.0
     for h in range(k):
         gap = h * b
-        length = n - h * b
-        later = envelope[gap:] if h else size
+        length = n - gap
+        later = envelope[gap:]
+        count = 2
+        if h == 0:
+            later = size
+            count = 1
         diagonal = np.cumsum(size[:length] * later)[::-1] / (scale[:length] * scale[gap:])
         largest_from = np.maximum.accumulate(diagonal[::-1])[::-1]
-        total += float(largest_from[: (k - 1 - h) * b + 1 : b].sum()) * (1 if h == 0 else 2)
+        total += float(largest_from[: (k - 1 - h) * b + 1 : b].sum()) * count
     return total
 
 
 def _dense_gram(C: Factorization) -> NDArray[np.float64]:
     column = C.toeplitz_column()
     if column is not None:
-        # The sums of below in the same order, a row at a time: G_ij = G_{i+1,j+1} + c_{n−1−i}
-        # c_{n−1−j}.
+        # The same sums as `gram` in the same order, a row at a time:
+        # G_ij = G_{i+1,j+1} + c_{n−1−i} c_{n−1−j}.
         gram = np.outer(column[::-1], column[::-1])
         for i in range(C.rounds - 2, -1, -1):
             gram[i, :-1] += gram[i + 1, 1:]
@@ -687,6 +636,6 @@ def _dense_gram(C: Factorization) -> NDArray[np.float64]:
 
 
 def _signs_attain(part: NDArray[np.float64]) -> bool:
-    """Whether signs s_i = ±1 make s_i s_j G_ij ≥ 0 for all pairs."""
+    """Return whether signs s_i = ±1 make s_i s_j G_ij ≥ 0 for all pairs."""
     signs = np.where(part[0] < 0, -1.0, 1.0)
     return float(signs @ part @ signs) >= float(np.abs(part).sum()) * (1 - ROUNDING)

@@ -1,13 +1,13 @@
-"""Truncated power series, the algebra of lower-triangular Toeplitz (LTT) matrices, and checked
-numbers.
+"""Truncated power series, the algebra of lower-triangular Toeplitz (LTT) matrices.
 
 LTT(c)·LTT(h) = LTT(c·h), the product of the series c(x) and h(x) cut after x^{n−1}; so inverses and
-products of these matrices are reciprocals and products of series.
+products of these matrices are reciprocals and products of series. At the end stand the checks of
+vectors and counts that all strategy matrices share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,70 +16,13 @@ from fedmf.matrices.arrays import Vector
 
 # Up to this many products a direct sum is used: it is fast enough and keeps the *relative* accuracy
 # of small coefficients, which an FFT loses.
-_DIRECT_PRODUCTS = 4_000_000
+DIRECT_PRODUCTS = 4_000_000
 # From here on reciprocals of few coefficients run the recurrence in compiled blocks, until nothing
 # is left.
 _LONG = 65_536
 _BLOCK = 65_536
 _WIDEST_RECURRENCE = 16
 _UNDERFLOW = 1e-290
-# What may be left out beside the largest coefficient where only sums count.
-_NOTHING = 1e-17
-_FEWEST_SETTLED = 1024
-
-
-def binomial_series(exponent: float, terms: int) -> Vector:
-    """The first coefficients of (1 − x)^a: c_0 = 1, c_j = c_{j−1}·(j − 1 − a)/j.
-
-    Args:
-        exponent: a, any real number.
-        terms: how many coefficients, at least 1.
-
-    Returns:
-        Shape (terms,), float64.
-
-    >>> binomial_series(-0.5, 4)
-    array([1.    , 0.5   , 0.375 , 0.3125])
-    """
-    j = np.arange(1, terms)
-    return np.concatenate([[1.0], np.cumprod((j - 1 - exponent) / j)])
-
-
-def factored_power(
-    factors: Iterable[tuple[float, float, int]], exponent: float, terms: int
-) -> Vector:
-    """The first coefficients of Π (1 − ρx^s)^{e·γ} over the factors (ρ, e, s), scaled to c_0 = 1.
-
-    >>> factored_power([(1.0, -1.0, 1), (0.5, -1.0, 1)], 0.5, 3)
-    array([1.     , 0.75   , 0.59375])
-    """
-    product = np.ones(1)
-    for root, factor_exponent, stride in factors:
-        factor = np.zeros(terms)
-        count = -(-terms // stride)
-        factor[::stride] = binomial_series(factor_exponent * exponent, count) * np.power(
-            root, np.arange(count)
-        )
-        product = factor if product.size == 1 else multiply(product, trimmed(factor), terms)
-    return padded(product, terms)
-
-
-def power(series: Vector, exponent: float, terms: int) -> Vector:
-    """The first coefficients of (a(x)/a_0)^γ; O(terms²).
-
-    From b = a^γ follows a·b′ = γ·a′·b, hence b_t = (1/(t a_0))·Σ_{j=1..t} (jγ − t + j) a_j b_{t−j}.
-
-    >>> power(np.ones(3), 0.5, 3)
-    array([1.   , 0.5  , 0.375])
-    """
-    a = trimmed(series[:terms]) / series[0]
-    b = np.zeros(terms)
-    b[0] = 1.0
-    weights = np.arange(a.size) * (exponent + 1.0)
-    for t in range(1, terms):
-        last = min(t, a.size - 1)
-        b[t] = ((weights[1 : last + 1] - t) * a[1 : last + 1]) @ b[t - last : t][::-1] / t
-    return b
 
 
 def fft_size(length: int) -> int:
@@ -88,7 +31,11 @@ def fft_size(length: int) -> int:
     >>> fft_size(1000)
     1024
     """
-    return min(factor << max(0, (-(-length // factor) - 1).bit_length()) for factor in (1, 3, 5, 9))
+    sizes: list[int] = []
+    for factor in (1, 3, 5, 9):
+        exponent = max(0, (-(-length // factor) - 1).bit_length())
+        sizes.append(factor << exponent)
+    return min(sizes)
 
 
 def padded(series: Vector, terms: int) -> Vector:
@@ -107,7 +54,9 @@ def trimmed(series: Vector) -> Vector:
     array([1., 0., 2.])
     """
     nonzero = np.flatnonzero(series)
-    return series[: nonzero[-1] + 1] if nonzero.size else series[:1]
+    if not nonzero.size:
+        return series[:1]
+    return series[: nonzero[-1] + 1]
 
 
 def multiply(left: Vector, right: Vector, terms: int) -> Vector:
@@ -116,28 +65,18 @@ def multiply(left: Vector, right: Vector, terms: int) -> Vector:
     >>> multiply(np.array([1.0, 1.0]), np.array([1.0, -1.0]), 4)
     array([ 1.,  0., -1.,  0.])
     """
-    square = left is right
+    is_square = left is right
     left = left[:terms]
     right = right[:terms]
-    if left.size * right.size <= _DIRECT_PRODUCTS:
+    if left.size * right.size <= DIRECT_PRODUCTS:
         return padded(np.convolve(left, right)[:terms], terms)
     size = fft_size(left.size + right.size - 1)
     spectrum = np.fft.rfft(left, size)
-    spectrum *= spectrum if square else np.fft.rfft(right, size)
+    if is_square:
+        spectrum *= spectrum
+    else:
+        spectrum *= np.fft.rfft(right, size)
     return padded(np.fft.irfft(spectrum, size)[:terms], terms)
-
-
-def lagged_products(left: Vector, right: Vector, lags: int) -> Vector:
-    """Σ_t left_t·right_{t−j} for j < lags ≤ n, both of shape (n,).
-
-    >>> lagged_products(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 0.0]), 2)
-    array([3., 6.])
-    """
-    n = left.size
-    if n * n <= _DIRECT_PRODUCTS:
-        return multiply(right, left[::-1], n)[::-1][:lags]
-    size = fft_size(n + lags - 1)
-    return np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size).conj(), size)[:lags]
 
 
 def reciprocal(series: Vector, terms: int) -> Vector:
@@ -167,52 +106,19 @@ def reciprocal(series: Vector, terms: int) -> Vector:
     with np.errstate(over="ignore", invalid="ignore"):
         while m < terms:
             size = min(2 * m, terms)
-            inverse[m:size] = _next_terms(c, inverse[:m], size)
+            inverse[m:size] = next_reciprocal_terms(c, inverse[:m], size)
             m = size
     return inverse
 
 
-def settled_reciprocal(series: Vector, terms: int) -> Vector:
-    """The first coefficients of 1/c(x), without those at the end that are negligible next to the
-    largest.
-
-    For searches and other sums in which a share of 1e-17 of the largest coefficient does not count:
-    as many terms are computed as it takes for p in a row to stay below that.
-
-    Returns:
-        Shape (m,), m ≤ n; fewer and not finite where they overflow.
-
-    >>> settled_reciprocal(np.array([1.0, -0.5]), 10**6).size < 2000
-    True
-    """
-    c = _without_nothing(series[:terms])
-    inverse = reciprocal(c, min(terms, max(_FEWEST_SETTLED, 8 * c.size)))
-    with np.errstate(over="ignore", invalid="ignore"):
-        while inverse.size < terms:
-            size = np.abs(inverse)
-            if not (largest := size.max()) < np.inf:
-                return inverse
-            if size[-c.size :].max() <= _NOTHING * largest:
-                return _without_nothing(inverse)
-            inverse = np.concatenate(
-                [inverse, _next_terms(c, inverse, min(2 * inverse.size, terms))]
-            )
-    return inverse
-
-
-def _without_nothing(series: Vector) -> Vector:
-    size = np.abs(series)
-    return series[: int(np.flatnonzero(size > _NOTHING * size.max())[-1]) + 1]
-
-
-def _next_terms(c: Vector, inverse: Vector, size: int) -> Vector:
+def next_reciprocal_terms(c: Vector, inverse: Vector, size: int) -> Vector:
     """The terms m … size − 1 of 1/c from its first m, size ≤ 2m.
 
     Cyclic products of at least `size` points are enough: what wraps around falls on terms that are
     known.
     """
     m = inverse.size
-    if c.size * size <= _DIRECT_PRODUCTS or c.size <= m // 2:
+    if c.size * size <= DIRECT_PRODUCTS or c.size <= m // 2:
         # Only the last p − 1 known terms enter the error.
         known = inverse[max(0, m - c.size + 1) :]
         error = multiply(c[:size], known, size + known.size - 1)[known.size : known.size + size - m]
@@ -224,8 +130,9 @@ def _next_terms(c: Vector, inverse: Vector, size: int) -> Vector:
 
 
 def _long_reciprocal(c: Vector, terms: int) -> Vector:
-    """The recurrence h_t = −Σ_j c_j h_{t−j}/c_0 in blocks, until |h| stays below 1e-290 for p
-    terms.
+    """The recurrence h_t = −Σ_j c_j h_{t−j}/c_0 in blocks.
+
+    It ends where |h| stays below 1e-290 for p terms.
     """
     from scipy.signal import lfilter
 
@@ -277,10 +184,10 @@ def positive_vector(values: ArrayLike, symbol: str, meaning: str) -> Vector:
 
 
 def column_factors(values: ArrayLike, rounds: int) -> Vector:
-    """s, what columns are divided by.
+    """s, the divisors of the columns.
 
     Raises:
-        ValueError: it is not a vector of n positive numbers.
+        ValueError: s is not a vector of n positive numbers.
     """
     factors = positive_vector(values, "s", "column scale")
     if factors.size != rounds:
@@ -289,27 +196,26 @@ def column_factors(values: ArrayLike, rounds: int) -> Vector:
 
 
 def check_leading(rounds: int, horizon: int) -> None:
-    """Refuse a T outside 1 … n.
+    """Check that T lies in 1 … n.
 
     Raises:
-        ValueError: it is.
+        ValueError: it does not.
     """
     if not 1 <= rounds <= horizon:
         raise ValueError(f"T (leading rounds) must be between 1 and n={horizon}; got {rounds}.")
 
 
 def check_count(value: int, label: str, most: int | None = None) -> int:
-    """A positive integer, at most n where that is given.
+    """Return a positive integer, at most n where that is given.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is none.
     """
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value < 1
-        or (most is not None and value > most)
-    ):
-        where = "of at least 1" if most is None else f"between 1 and n={most}"
-        raise ValueError(f"{label} must be an integer {where}; got {value!r}.")
+    constraint = "of at least 1"
+    largest = math.inf
+    if most is not None:
+        constraint = f"between 1 and n={most}"
+        largest = most
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
+        raise ValueError(f"{label} must be an integer {constraint}; got {value!r}.")
     return value

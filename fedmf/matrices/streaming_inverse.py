@@ -1,8 +1,8 @@
-"""How C⁻¹z is streamed: [C⁻¹z]_t round by round from z_0 … z_t.
+"""Forms of C⁻¹ by which noise is streamed: [C⁻¹z]_t round by round from z_0 … z_t.
 
-A form of C⁻¹ is data, which the noise kernels read: which z a round draws and which vectors are
-kept. Its `stream` is the same as a pair of functions, the reference for them; `materialize` gives
-the dense matrix of any.
+A form is data, which the noise kernels read: the z that a round draws and the vectors that are
+stored between rounds. Its `stream` states the same rule as a pair of functions, the reference for
+the kernels; `materialize` gives the dense matrix of any form.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class Stream:
 
 
 class StreamingInverse(ABC):
-    """C⁻¹ as a rule for making [C⁻¹z]_t round by round, t = 0 … n − 1, from z_0 … z_t; abstract and
-    frozen.
+    """C⁻¹ as a rule that makes [C⁻¹z]_t from z_0 … z_t, t = 0 … n − 1; abstract and frozen.
 
     Every form ends with a scale for each row, so that C·diag(s)⁻¹ streams like C.
     """
@@ -71,10 +70,10 @@ class StreamingInverse(ABC):
     @property
     @abstractmethod
     def memory_vectors(self) -> int:
-        """How many model-sized vectors must be kept between rounds."""
+        """The number of model-sized vectors that are stored between rounds."""
 
     def draws(self) -> NDArray[np.int64]:
-        """How many rounds' z are drawn in round t, its own and earlier ones, shape (n,)."""
+        """The number of z that round t draws, its own and earlier ones, shape (n,)."""
         return np.ones(self.rounds, dtype=np.int64)
 
     @abstractmethod
@@ -87,9 +86,7 @@ class StreamingInverse(ABC):
 
     @abstractmethod
     def stamped(self, rounds: int) -> StreamingInverse:
-        """The rule that forgets everything every n rounds, to another horizon; it repeats s as
-        well.
-        """
+        """The rule that starts afresh, with s, every n rounds up to another horizon."""
 
     def apply(self, z: Array) -> Array:
         """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n; a reference, not a fast path.
@@ -107,12 +104,12 @@ class StreamingInverse(ABC):
 
     @property
     def regenerated_vectors(self) -> int:
-        """How many past z are drawn again in a round, at most."""
+        """The largest number of past z that a round draws again."""
         return int(self.draws().max()) - 1
 
     @property
     def mean_regenerated_vectors(self) -> float:
-        """How many past z are drawn again in a round, on average."""
+        """The mean number of past z that a round draws again."""
         return float(self.draws().mean()) - 1.0
 
     def rows_scaled(self, factors: Array) -> Self:
@@ -125,8 +122,8 @@ class Recurrence(StreamingInverse):
     """C⁻¹z by a recurrence on past inputs and past outputs.
 
     y_t = Σ_{j<q} f_j z_{t−j} − Σ_{j=1..r} g_j y_{t−j} and [C⁻¹z]_t = s_t·y_t for t = 0 … n−1, with
-    z_{<0} = y_{<0} = 0. Past z can be drawn again from a keyed source; past y must be kept. Where f
-    or g has one row per round, round t uses row t.
+    z_{<0} = y_{<0} = 0. Past z can be drawn again from a keyed source; past y must be stored. Where
+    f or g has one row per round, round t uses row t.
 
     Args:
         feedforward: f, shape (q,) or (n, q), q ≥ 1.
@@ -149,16 +146,16 @@ class Recurrence(StreamingInverse):
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_scale", frozen_vector(self.row_scale, "s", "row_scale"))
         n = self.row_scale.size
-        feedback = np.array(self.feedback, dtype=np.float64)
-        object.__setattr__(
-            self, "feedforward", _coefficients(self.feedforward, "f", "feedforward", n)
-        )
-        feedback = _coefficients(feedback, "g", "feedback", n) if feedback.size else np.zeros(0)
+        feedforward = _coefficients(self.feedforward, "f", "feedforward", n)
+        object.__setattr__(self, "feedforward", feedforward)
+        feedback = np.zeros(0)
+        if np.size(self.feedback):
+            feedback = _coefficients(self.feedback, "g", "feedback", n)
         object.__setattr__(self, "feedback", feedback)
 
     @property
     def memory_vectors(self) -> int:
-        """How many past outputs y must be kept: r."""
+        """r, the number of past outputs y that are stored."""
         return self.feedback.shape[-1]
 
     def diagonal(self) -> Array:
@@ -166,27 +163,22 @@ class Recurrence(StreamingInverse):
         return self.feedforward[..., 0] * self.row_scale
 
     def rows(self, t: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
-        """Entries of rows t … t + count − 1 of C⁻¹ as in `SparseRows.rows`; only without
-        feedback.
-        """
+        """Entries of rows t … t + count − 1 of C⁻¹ without feedback, as `SparseRows.rows`."""
         width = self.feedforward.shape[-1]
-        f = self.feedforward
         own = np.arange(t, t + count)[:, None]
         inputs = own - np.arange(width)
-        coefficients = f[t : t + count] if f.ndim == 2 else np.broadcast_to(f, (count, width))
+        coefficients = np.broadcast_to(self.feedforward, (self.rounds, width))[t : t + count]
         present = (inputs >= 0) & ((coefficients != 0) | (inputs == own))
         first = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
         return first, inputs[present], (coefficients * self.row_scale[own])[present]
 
     def largest_row_sum(self) -> float:
-        """A bound on Σ_j |C⁻¹_tj| over all rounds t; only without feedback."""
+        """A bound on Σ_j |C⁻¹_tj| over all rounds t, without feedback."""
         sums = np.abs(self.feedforward).sum(axis=-1)
         return float((sums * self.row_scale).max())
 
     def draws(self) -> NDArray[np.int64]:
-        """How many of z_t, z_{t−1}, … have a coefficient that is not zero, shape (n,); at least
-        one.
-        """
+        """The number of z_t, z_{t−1}, … with a coefficient other than zero, shape (n,), ≥ 1."""
         t = np.arange(self.rounds)
         used = self.feedforward != 0
         if used.ndim == 2:
@@ -195,35 +187,32 @@ class Recurrence(StreamingInverse):
         return np.maximum(np.cumsum(used)[np.minimum(t, used.size - 1)], 1)
 
     def stamped(self, rounds: int) -> Recurrence:
-        """A row of coefficients per round, those that reach before the block being zero."""
+        """A row of coefficients per round; those that reach before the block are zero."""
         local = np.arange(rounds) % self.rounds
+        feedforward = self._within_block(self.feedforward, local, first_lag=0)
+        feedback = np.zeros(0)
+        if self.feedback.size:
+            feedback = self._within_block(self.feedback, local, first_lag=1)
+        return Recurrence(feedforward, feedback, self.row_scale[local])
 
-        def within(coefficients: Array, earliest: int) -> Array:
-            rows = (
-                coefficients[local]
-                if coefficients.ndim == 2
-                else np.tile(coefficients, (rounds, 1))
-            )
-            return np.where(
-                np.arange(earliest, earliest + rows.shape[1]) <= local[:, None], rows, 0.0
-            )
-
-        feedback = within(self.feedback, 1) if self.feedback.size else np.zeros(0)
-        return Recurrence(within(self.feedforward, 0), feedback, self.row_scale[local])
+    def _within_block(self, coefficients: Array, local: NDArray[np.int64], first_lag: int) -> Array:
+        """The coefficients of rounds with these indices in their block, shape (rounds, lags)."""
+        width = coefficients.shape[-1]
+        rows = np.broadcast_to(coefficients, (self.rounds, width))[local]
+        lags = np.arange(first_lag, first_lag + width)
+        return np.where(lags <= local[:, None], rows, 0.0)
 
     def stream(self) -> Stream:
-        """Keeps the last q inputs and r outputs."""
+        """The rule with the last q inputs and r outputs as its state."""
         q = self.feedforward.shape[-1]
         r = self.memory_vectors
+        feedforward = np.broadcast_to(self.feedforward, (self.rounds, q))
+        feedback = np.broadcast_to(self.feedback, (self.rounds, r))
 
         def step(state: tuple[Array, Array], t: int, z: Array) -> tuple[Array, Any]:
-            inputs = np.concatenate([z[None], state[0][: q - 1]])
-            outputs = state[1]
-            f, g = (
-                values[t] if values.ndim == 2 else values
-                for values in (self.feedforward, self.feedback)
-            )
-            y = np.tensordot(f, inputs, 1) - np.tensordot(g, outputs, 1)
+            past_inputs, outputs = state
+            inputs = np.concatenate([z[None], past_inputs[: q - 1]])
+            y = np.tensordot(feedforward[t], inputs, 1) - np.tensordot(feedback[t], outputs, 1)
             return y * self.row_scale[t], (inputs, np.concatenate([y[None], outputs])[:r])
 
         return Stream(lambda shape: (np.zeros((q, *shape)), np.zeros((r, *shape))), step)
@@ -282,22 +271,25 @@ class StateSpace(StreamingInverse):
         return self.row_scale
 
     def restarts(self, t: int) -> bool:
-        """Whether all sums are 0 before round t."""
-        return t == 0 if self.period is None else t % self.period == 0
+        """Return whether all sums are 0 before round t."""
+        return t == 0 or (self.period is not None and t % self.period == 0)
 
     def stamped(self, rounds: int) -> StateSpace:
-        """Sums that return to 0 at every block."""
+        """The rule whose sums return to 0 at every block."""
         local = np.arange(rounds) % self.rounds
-        period = self.rounds if self.period is None else self.period
+        period = self.rounds
+        if self.period is not None:
+            period = self.period
         if self.rounds % period:
             raise ValueError(f"m (period) must divide n={self.rounds} for stamping; got {period}.")
         return replace(self, row_scale=self.row_scale[local], period=period)
 
     def stream(self) -> Stream:
-        """Keeps the sums."""
+        """The rule with the sums as its state."""
 
         def step(sums: Array, t: int, z: Array) -> tuple[Array, Array]:
-            sums = np.zeros_like(sums) if self.restarts(t) else sums
+            if self.restarts(t):
+                sums = np.zeros_like(sums)
             y = z - np.tensordot(self.output_weights, sums, 1)
             return y * self.row_scale[t], self.decays.reshape(-1, *[1] * z.ndim) * sums + y
 
@@ -306,8 +298,9 @@ class StateSpace(StreamingInverse):
 
 @dataclass(frozen=True, eq=False)
 class SparseRows(StreamingInverse):
-    """[C⁻¹z]_t = s_t·Σ_m weights[m]·z_{inputs[m]} over first[t] ≤ m < first[t + 1]; nothing is
-    kept.
+    """[C⁻¹z]_t = s_t·Σ_m weights[m]·z_{inputs[m]} over first[t] ≤ m < first[t + 1].
+
+    Nothing is stored; all past z are drawn again.
 
     Args:
         first: shape (n + 1,), from 0, increasing.
@@ -338,12 +331,8 @@ class SparseRows(StreamingInverse):
         n = self.row_scale.size
         m = self.weights.size
         counts = np.diff(self.first)
-        if (
-            self.first.shape != (n + 1,)
-            or self.inputs.shape != (m,)
-            or self.first[0]
-            or self.first[-1] != m
-        ):
+        fit = self.first.shape == (n + 1,) and self.inputs.shape == (m,)
+        if not fit or self.first[0] != 0 or self.first[-1] != m:
             raise ValueError(
                 f"first, inputs (rows) must have shapes ({n + 1},) and ({m},) and cover all"
                 f" weights; got {self.first.shape} and {self.inputs.shape}."
@@ -362,21 +351,22 @@ class SparseRows(StreamingInverse):
     def of_lists(
         cls, inputs: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], row_scale: Vector
     ) -> SparseRows:
-        """A list of rounds and one of weights for every row."""
-        first = np.concatenate([[0], np.cumsum([len(row) for row in inputs])])
+        """Make the form from a list of rounds and one of weights for every row."""
+        lengths = [len(row) for row in inputs]
+        first = np.concatenate([[0], np.cumsum(lengths)])
         return cls(first, np.concatenate(inputs), np.concatenate(weights), row_scale)
 
     @property
     def memory_vectors(self) -> int:
-        """0: all past z are drawn again."""
+        """Zero."""
         return 0
 
     def draws(self) -> NDArray[np.int64]:
-        """How many entries the rows have, shape (n,)."""
+        """The number of entries of each row, shape (n,)."""
         return np.diff(self.first)
 
     def diagonal(self) -> Array:
-        """Those weights of z_t in row t, times s_t.
+        """The weights of z_t in row t, times s_t.
 
         Raises:
             ValueError: a row has no entry of its own round.
@@ -395,8 +385,7 @@ class SparseRows(StreamingInverse):
         """Entries of rows t … t + count − 1 of C⁻¹.
 
         Returns:
-            Where each row begins and ends in what follows, shape (count + 1,); its rounds; its
-            entries.
+            The bounds of the rows in the two others, shape (count + 1,); the rounds; the entries.
         """
         first = self.first[t : t + count + 1]
         part = slice(first[0], first[-1])
@@ -414,32 +403,31 @@ class SparseRows(StreamingInverse):
         return self.inputs[part].tolist(), self.weights[part].tolist()
 
     def stamped(self, rounds: int) -> SparseRows:
-        """Every block's rows, shifted to it."""
+        """The rows, shifted to every block."""
         n = self.rounds
-        rows = [self.row(t % n) for t in range(rounds)]
-        shifted = [[t // n * n + i for i in row[0]] for t, row in enumerate(rows)]
-        return self.of_lists(
-            shifted, [row[1] for row in rows], self.row_scale[np.arange(rounds) % n]
-        )
+        inputs: list[list[int]] = []
+        weights: list[list[float]] = []
+        for t in range(rounds):
+            row_inputs, row_weights = self.row(t % n)
+            start = t // n * n
+            inputs.append([start + i for i in row_inputs])
+            weights.append(row_weights)
+        return self.of_lists(inputs, weights, self.row_scale[np.arange(rounds) % n])
 
     def stream(self) -> Stream:
-        """Keeps all inputs, as drawing again does."""
+        """The rule with all inputs as its state, in place of drawing them again."""
 
         def step(past: list[Array], t: int, z: Array) -> tuple[Array, list[Array]]:
             past.append(z)
             inputs, weights = self.row(t)
-            return (
-                np.tensordot(weights, np.stack([past[i] for i in inputs]), 1) * self.row_scale[t],
-                past,
-            )
+            chosen = np.stack([past[i] for i in inputs])
+            return np.tensordot(weights, chosen, 1) * self.row_scale[t], past
 
         return Stream(lambda shape: [], step)
 
 
 def levels(rounds: int) -> int:
-    """How many levels of dyadic blocks have one that is complete and followed by a round: ⌈log₂
-    n⌉.
-    """
+    """⌈log₂ n⌉, the number of levels with a dyadic block that another round follows."""
     return (rounds - 1).bit_length()
 
 
@@ -462,7 +450,7 @@ class BlockSums(StreamingInverse):
         x_t = a_t·z_t − Σ_{j: bit j of t} g_{tj}·D_j,    [C⁻¹z]_t = s_t·x_t,
 
     and the block that ends with round t, of level v, has D_v = x_t + Σ_{j<v} D_j. At most ⌈log₂ n⌉
-    sums are kept, and a round reads as many as t has bits.
+    sums are stored, and a round reads as many as t has bits.
 
     Args:
         gain: a, shape (m,), positive; m is the period after which everything starts afresh, or n.
@@ -488,9 +476,7 @@ class BlockSums(StreamingInverse):
 
     @classmethod
     def of_strategy(cls, matrix: ArrayLike) -> BlockSums:
-        """Read a and g from C: a_t = 1/C_tt and g_tj = C_ts/C_tt with s any round of block j before
-        t.
-        """
+        """Read a and g from C: a_t = 1/C_tt, g_tj = C_ts/C_tt with s in block j before t."""
         C = np.asarray(matrix, dtype=np.float64)
         t = np.arange(len(C))
         diagonal = np.diagonal(C)
@@ -506,7 +492,7 @@ class BlockSums(StreamingInverse):
 
     @property
     def period(self) -> int:
-        """m, after so many rounds everything starts afresh."""
+        """m, the number of rounds after which everything starts afresh."""
         return self.gain.size
 
     @property
@@ -515,7 +501,7 @@ class BlockSums(StreamingInverse):
         return self.weights.shape[1]
 
     def stamped(self, rounds: int) -> BlockSums:
-        """The same m rounds again and again."""
+        """The rule with another horizon; its m rounds repeat."""
         if self.rounds % self.period:
             raise ValueError(
                 f"m (period) must divide n={self.rounds} for stamping; got {self.period}."
@@ -523,7 +509,7 @@ class BlockSums(StreamingInverse):
         return replace(self, row_scale=self.row_scale[np.arange(rounds) % self.rounds])
 
     def stream(self) -> Stream:
-        """Keeps the sums, and one more that is never read."""
+        """The rule with the sums as its state, and one more that is never read."""
 
         def step(sums: Array, t: int, z: Array) -> tuple[Array, Array]:
             local = t % self.period
@@ -536,9 +522,7 @@ class BlockSums(StreamingInverse):
 
 
 def _coefficients(values: ArrayLike, symbol: str, meaning: str, rounds: int) -> NDArray[np.float64]:
-    """A read-only copy of finite coefficients, the same in all rounds (a vector) or a row for
-    each.
-    """
+    """A read-only copy of finite coefficients: a vector for all rounds, or a row for each."""
     matrix = np.array(values, dtype=np.float64)
     if matrix.ndim != 2:
         return frozen_vector(matrix, symbol, meaning)

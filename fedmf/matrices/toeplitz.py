@@ -1,5 +1,6 @@
-"""The family C = LTT(c)·diag(s)⁻¹, in which every question has an answer in O(n log n) or
-O(n·p).
+"""Toeplitz strategy matrices, whose columns may be scaled: C = LTT(c)·diag(s)⁻¹.
+
+In this family every question about C has an answer in O(n log n) or O(n·p).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided, sliding_window_view
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedmf.matrices.arrays import Vector
@@ -19,23 +20,14 @@ from fedmf.matrices.series import (
     check_count,
     check_leading,
     column_factors,
-    fft_size,
     frozen_vector,
     multiply,
     padded,
     positive_vector,
     reciprocal,
-    settled_reciprocal,
     trimmed,
 )
 from fedmf.matrices.streaming_inverse import Recurrence, StreamingInverse
-
-_BLOCK_ENTRIES = 4_000_000
-# Lags that are summed one by one; ranges that are.
-_FEW_LAGS = 256
-_BLOCK = 128
-# Any other workload than prefix sums takes an FFT per round.
-_LARGEST_GENERAL = 131_072
 
 
 class ScaledToeplitz(Factorization):
@@ -45,11 +37,11 @@ class ScaledToeplitz(Factorization):
     """
 
     @abstractmethod
-    def _strategy(self) -> Vector:
+    def _strategy_coefs(self) -> Vector:
         """c, the first column of LTT(c), shape (n,)."""
 
     @abstractmethod
-    def _correlation(self) -> Vector:
+    def _noising_coefs(self) -> Vector:
         """h, the first column of LTT(c)⁻¹, shape (n,)."""
 
     def _scale(self) -> Vector:
@@ -57,22 +49,22 @@ class ScaledToeplitz(Factorization):
         return np.ones(self.rounds)
 
     @cached_property
-    def strategy(self) -> Vector:
+    def strategy_coefs(self) -> Vector:
         """c, the first column of LTT(c), shape (n,).
 
         Raises:
             NotRepresentable: c overflows.
         """
-        return _representable(self._strategy(), "C")
+        return _representable(self._strategy_coefs(), "C")
 
     @cached_property
-    def correlation(self) -> Vector:
+    def noising_coefs(self) -> Vector:
         """h, the first column of LTT(c)⁻¹, shape (n,).
 
         Raises:
             NotRepresentable: h overflows.
         """
-        return _representable(self._correlation(), "C^-1")
+        return _representable(self._noising_coefs(), "C^-1")
 
     @cached_property
     def scale(self) -> Vector:
@@ -81,7 +73,7 @@ class ScaledToeplitz(Factorization):
 
     @cached_property
     def _strategy_band(self) -> Vector:
-        return trimmed(self.strategy)
+        return trimmed(self.strategy_coefs)
 
     @property
     def bands(self) -> int:
@@ -91,9 +83,8 @@ class ScaledToeplitz(Factorization):
     def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float64]:
         """The columns of C with these 0-based indices, shape (n, m)."""
         chosen = np.asarray(indices, dtype=np.int64)
-        shifted = sliding_window_view(
-            np.concatenate([np.zeros(self.rounds), self.strategy]), self.rounds
-        )
+        longer = np.concatenate([np.zeros(self.rounds), self.strategy_coefs])
+        shifted = sliding_window_view(longer, self.rounds)
         return (shifted[self.rounds - chosen] / self.scale[chosen, None]).T
 
     def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
@@ -113,30 +104,20 @@ class ScaledToeplitz(Factorization):
 
     def noise_row_variances(self) -> Vector:
         """s_t²·Σ_{j ≤ t} h_j², shape (n,)."""
-        return self.scale**2 * np.cumsum(self.correlation**2)
-
-    def query_variances(self, workload: Vector) -> Vector:
-        """‖(A C⁻¹)_{t,:}‖², shape (n,); O(n log n) where s is constant, else O(n²) time and O(n)
-        memory.
-        """
-        if np.all(self.scale == self.scale[0]):
-            if (workload == 1.0).all():
-                row = np.cumsum(self.correlation)
-            else:
-                row = multiply(workload, trimmed(self.correlation), self.rounds)
-            return self.scale[0] ** 2 * np.cumsum(row**2)
-        return _scaled_query_variances(workload, self.correlation, self.scale)
+        return self.scale**2 * np.cumsum(self.noising_coefs**2)
 
     def toeplitz_column(self) -> Vector | None:
         """c/s where s is constant; None otherwise."""
-        return self.strategy / self.scale[0] if np.all(self.scale == self.scale[0]) else None
+        if not np.all(self.scale == self.scale[0]):
+            return None
+        return self.strategy_coefs / self.scale[0]
 
     def toeplitz_bound(self) -> tuple[Vector, Vector]:
         """|c| and the running minimum of s."""
-        return np.abs(self.strategy), np.minimum.accumulate(self.scale)
+        return np.abs(self.strategy_coefs), np.minimum.accumulate(self.scale)
 
     def columns_divided_by(self, factors: Vector) -> ColumnScaled:
-        """The same c and h with the scale multiplied by s."""
+        """C with its scale multiplied by s."""
         return ColumnScaled(self, factors)
 
 
@@ -176,11 +157,11 @@ class ColumnScaled(ScaledToeplitz, kind="column-scaled"):
         object.__setattr__(self, "factors", factors)
         object.__setattr__(self, "rounds", factors.size)
 
-    def _strategy(self) -> Vector:
-        return self.base.strategy
+    def _strategy_coefs(self) -> Vector:
+        return self.base.strategy_coefs
 
-    def _correlation(self) -> Vector:
-        return self.base.correlation
+    def _noising_coefs(self) -> Vector:
+        return self.base.noising_coefs
 
     def _scale(self) -> Vector:
         return self.base.scale * self.factors
@@ -190,9 +171,7 @@ class ColumnScaled(ScaledToeplitz, kind="column-scaled"):
         return self.base.streaming_inverse().rows_scaled(self.factors)
 
     def leading(self, rounds: int) -> ColumnScaled:
-        """The base's leading block with the same first T scales: norms over the *full* horizon are
-        kept.
-        """
+        """The base's leading block with the first T scales: norms over the full horizon stay."""
         check_leading(rounds, self.rounds)
         base = self.base.leading(rounds)
         assert isinstance(base, ScaledToeplitz)
@@ -235,19 +214,14 @@ class Toeplitz(ScaledToeplitz, kind="toeplitz"):
     def __post_init__(self) -> None:
         object.__setattr__(self, "coefficients", _first_column(self.coefficients, self.rounds, "c"))
 
-    def _strategy(self) -> Vector:
+    def _strategy_coefs(self) -> Vector:
         return padded(self.coefficients, self.rounds)
 
-    def _correlation(self) -> Vector:
+    def _noising_coefs(self) -> Vector:
         return reciprocal(self.coefficients, self.rounds)
 
-    def truncated_coefs(self) -> tuple[Vector, Vector]:
-        """c and 1/c, cut where they have settled at 0."""
-        c = trimmed(self.coefficients)
-        return c, settled_reciprocal(c, self.rounds)
-
     def streaming_inverse(self) -> Recurrence:
-        """C y = z solved forward: y_t = (z_t − Σ_j c_j y_{t−j})/c_0; keeps p − 1 past outputs."""
+        """C y = z solved forward: y_t = (z_t − Σ_j c_j y_{t−j})/c_0; it stores p − 1 outputs."""
         c = trimmed(self.coefficients)
         return Recurrence(np.array([1.0 / c[0]]), c[1:] / c[0], self.scale)
 
@@ -281,19 +255,14 @@ class InverseToeplitz(ScaledToeplitz, kind="inverse-toeplitz"):
     def __post_init__(self) -> None:
         object.__setattr__(self, "coefficients", _first_column(self.coefficients, self.rounds, "h"))
 
-    def _strategy(self) -> Vector:
+    def _strategy_coefs(self) -> Vector:
         return reciprocal(self.coefficients, self.rounds)
 
-    def _correlation(self) -> Vector:
+    def _noising_coefs(self) -> Vector:
         return padded(self.coefficients, self.rounds)
 
-    def truncated_coefs(self) -> tuple[Vector, Vector]:
-        """1/h and h, cut where they have settled at 0."""
-        h = trimmed(self.coefficients)
-        return settled_reciprocal(h, self.rounds), h
-
     def streaming_inverse(self) -> Recurrence:
-        """[C⁻¹z]_t = Σ_j h_j z_{t−j}; keeps nothing, draws q − 1 past z again."""
+        """[C⁻¹z]_t = Σ_j h_j z_{t−j}; it stores nothing and draws q − 1 past z again."""
         return Recurrence(trimmed(self.coefficients), np.zeros(0), self.scale)
 
     def leading(self, rounds: int) -> InverseToeplitz:
@@ -324,11 +293,11 @@ class Diagonal(ScaledToeplitz, kind="diagonal"):
         object.__setattr__(self, "entries", positive_vector(self.entries, "d", "entries"))
         object.__setattr__(self, "rounds", self.entries.size)
 
-    def _strategy(self) -> Vector:
+    def _strategy_coefs(self) -> Vector:
         return np.eye(1, self.rounds)[0]
 
-    def _correlation(self) -> Vector:
-        return self.strategy
+    def _noising_coefs(self) -> Vector:
+        return self.strategy_coefs
 
     def _scale(self) -> Vector:
         return 1.0 / self.entries
@@ -352,130 +321,3 @@ def _first_column(values: Vector, rounds: int, symbol: str) -> Vector:
     if vector[0] <= 0:
         raise ValueError(f"{symbol}_0 (leading coefficient) must be positive; got {vector[0]}.")
     return vector
-
-
-def _scaled_query_variances(workload: Vector, correlation: Vector, scale: Vector) -> Vector:
-    """‖(A diag(s) LTT(h))_{t,:}‖² for A = LTT(a).
-
-    Prefix sums add one row per round, B_t = B_{t−1} + s_t·(h_t, …, h_0), which costs O(n·q) for few
-    (q) coefficients of h and O(n log n + q log² q) for many; any other workload takes an FFT per
-    column, in blocks.
-
-    Args:
-        workload: a, shape (n,).
-        correlation: h, shape (n,).
-        scale: s, shape (n,).
-
-    Returns:
-        Shape (n,), float64.
-
-    Raises:
-        ValueError: n > 131,072 and the workload is not of prefix sums.
-
-    >>> _scaled_query_variances(np.ones(2), np.array([1.0, -0.5]), np.array([1.0, 2.0]))
-    array([1., 4.])
-    """
-    if (workload == 1.0).all():
-        return _prefix(trimmed(correlation), scale)
-    if scale.size > _LARGEST_GENERAL:
-        raise ValueError(
-            f"n (rounds) must be at most {_LARGEST_GENERAL} for scaled columns and this workload;"
-            f" got {scale.size}. Use prefix sums, or columns that are not normalised."
-        )
-    return _general(workload, correlation, scale)
-
-
-def _prefix(h: Vector, scale: Vector) -> Vector:
-    """‖B_t‖² = ‖B_{t−1}‖² + s_t² K_tt + 2 s_t u_t with K = LTT(h)·LTT(h)ᵀ and u_t = Σ_{i<t} s_i
-    K_it.
-    """
-    n = scale.size
-    long = min(h.size, n) > _FEW_LAGS and n > _FEW_LAGS
-    past = _past(padded(h, n), scale) if long else _past_by_lags(h, scale)
-    squares = np.cumsum(padded(h * h, n))
-    return np.cumsum(scale * (scale * squares + 2.0 * past))
-
-
-def _past_by_lags(h: Vector, scale: Vector) -> Vector:
-    """u from the diagonals of K, which are running sums of products of h."""
-    n = scale.size
-    q = h.size
-    past = np.zeros(n)
-    for lag in range(1, min(q, n)):
-        diagonal = np.cumsum(h[: q - lag] * h[lag:])[: n - lag]
-        past[lag : lag + diagonal.size] += scale[: diagonal.size] * diagonal
-        past[lag + diagonal.size :] += diagonal[-1] * scale[diagonal.size : n - lag]
-    return past
-
-
-def _past(h: Vector, scale: Vector) -> Vector:
-    """u by halving the rounds: what the first half of a range adds to the second is three products
-    of series.
-
-    From K_{i,i+g} = K_{l,l+g} + Σ_{l<m≤i} h_m h_{m+g} follows for the range l ≤ i < M ≤ t < r
-
-        Σ_i s_i K_it = Σ_i s_i K_{l,l+t−i} + Σ_e h_{t−e} G_e,    G_e = Σ_{x≥1} s_{l+e+x} h_{l+x},
-        l+e+x < M,
-
-    and the row of K that the second half needs. Ranges are handled down to a block, which takes the
-    diagonals, or to one in which h is 0 and so K_it = K_{l,l+t−i}: one product. O(n log n + q log²
-    q) for q coefficients of h.
-    """
-    past = np.zeros(scale.size)
-    ranges = [(0, scale.size, h[0] * h)]
-    while ranges:
-        start, end, row = ranges.pop()
-        length = end - start
-        if length <= _BLOCK:
-            past[start:end] += _within(h[start:end], scale[start:end], row)
-            continue
-        own = np.zeros(length)
-        own[1:] = h[start + 1 : end]
-        if not own.any():
-            row = np.append(0.0, row[1:length])
-            past[start:end] += multiply(scale[start:end], trimmed(row), length)
-            continue
-        half = length // 2
-        points = fft_size(length)
-        first = np.fft.rfft(own[: half + 1], points)
-        whole = np.fft.rfft(own, points)
-        left = np.fft.rfft(scale[start : start + half], points)
-        gained = np.fft.irfft(left * np.fft.rfft(own[:half], points).conj(), points)[:half]
-        moved = left * np.fft.rfft(row[:length], points) + np.fft.rfft(gained, points) * whole
-        past[start + half : end] += np.fft.irfft(moved, points)[half:length]
-        more = np.fft.irfft(whole * first.conj(), points)[: length - half]
-        ranges.append((start, start + half, row[:half]))
-        ranges.append((start + half, end, row[: length - half] + more))
-    return past
-
-
-def _within(h: Vector, scale: Vector, row: Vector) -> Vector:
-    """Σ_{l ≤ i < t} s_i K_it of a short range from K_{l,l+g}: all diagonals at once, summed
-    over i.
-    """
-    size = h.size
-    padded = np.concatenate([h, np.zeros(size)])
-    diagonals = sliding_window_view(padded, size)[:size] * h
-    diagonals[:, 0] = row[:size]
-    np.cumsum(diagonals, axis=1, out=diagonals)
-    # Entry (g, i) belongs to round i + g: row g is written g places further on.
-    board = np.zeros(size * (2 * size + 1))
-    shifted = as_strided(board, (size, size), ((2 * size + 1) * 8, 8))
-    np.multiply(diagonals, scale, out=shifted)
-    shifted[0] = 0.0
-    return board[: size * 2 * size].reshape(size, 2 * size).sum(axis=0)[:size]
-
-
-def _general(workload: Vector, h: Vector, scale: Vector) -> Vector:
-    n = scale.size
-    size = fft_size(2 * n - 1)
-    spectrum = np.fft.rfft(workload, size)
-    norms = np.zeros(n)
-    step = max(1, _BLOCK_ENTRIES // size)
-    for start in range(0, n, step):
-        columns = np.arange(start, min(n, start + step))
-        lag = np.subtract.outer(np.arange(n), columns).T
-        rows = np.where(lag >= 0, h[np.maximum(lag, 0)], 0.0) * scale
-        product = np.fft.irfft(np.fft.rfft(rows, size) * spectrum, size)[:, :n]
-        norms += np.einsum("ij,ij->j", product, product)
-    return norms

@@ -16,8 +16,7 @@ from fedmf.matrices.streaming_inverse import BlockSums, SparseRows
 
 
 class BlockTree(Dense, kind="block-tree"):
-    """The C of a binary tree, of which all is known by how it streams: ⌈log₂ n⌉ sums over dyadic
-    blocks.
+    """The C of a binary tree, given by the ⌈log₂ n⌉ sums over dyadic blocks that stream it.
 
     Args:
         sums: a_t = 1/C_tt and g_tj = C_ts/C_tt for s in block j before t; without a period.
@@ -37,36 +36,36 @@ class BlockTree(Dense, kind="block-tree"):
             # Rounds of the right half of a block of 2^{j+1} have the left half before them.
             for start in range(0, sums.period - (1 << j), 2 << j):
                 middle = start + (1 << j)
-                C[middle : middle + (1 << j), start:middle] = entries[
-                    middle : middle + (1 << j), None
-                ]
+                end = middle + (1 << j)
+                C[middle:end, start:middle] = entries[middle:end, None]
         super().__init__(C / sums.row_scale)
-        for name, value in (("sums", sums), *((name, getattr(sums, name)) for name in self.stored)):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "sums", sums)
+        for name in self.stored:
+            object.__setattr__(self, name, getattr(sums, name))
 
     @cached_property
     def inverse(self) -> Array:
-        """C⁻¹, shape (n, n): what streams when every z_t is a unit vector of its own."""
+        """C⁻¹, shape (n, n), streamed from unit vectors z_t."""
         inverse = self.sums.materialize()
         inverse.setflags(write=False)
         return inverse
 
     def streaming_inverse(self) -> BlockSums:
-        """Sums over blocks: ⌈log₂ n⌉ stored, one normal a round."""
+        """The sums over blocks: ⌈log₂ n⌉ are stored, and one z a round is drawn."""
         return self.sums
 
     def columns_divided_by(self, factors: Vector) -> BlockTree:
-        """The same sums with the rows of C⁻¹ multiplied by s."""
+        """The tree whose C⁻¹ has rows multiplied by s."""
         return BlockTree(self.sums.rows_scaled(column_factors(factors, self.rounds)))
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> BlockTree:
-        """The tree of these sums."""
+        """The tree of recorded sums."""
         return cls(BlockSums(**values))
 
 
 class KaryTree(Dense, kind="kary-tree"):
-    """The unweighted tree with a children a node, its columns divided by s; see `kary_tree`.
+    """The unweighted tree with a children a node, its columns divided by s.
 
     Args:
         arity: a.
@@ -99,27 +98,32 @@ class KaryTree(Dense, kind="kary-tree"):
         return inverse
 
     def streaming_inverse(self) -> SparseRows:
-        """z_t less the draws of the sub-blocks in the rest of its block: below 2 draws on
-        average.
+        """z_t less the draws of the sub-blocks in the rest of its block.
+
+        A row draws fewer than 2 z on average.
         """
         a = self.arity
-        inputs = []
+        inputs: list[list[int]] = []
+        weights: list[list[float]] = []
         for t, width in enumerate(block_widths(a, self.rounds).tolist()):
-            # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for k = 1
-            # … a − 1.
-            sizes = [a**j for j in range(20) if a**j < width]
-            inputs.append([t, *(t - a * size + k * size for size in sizes for k in range(1, a))])
-        return SparseRows.of_lists(
-            inputs, [[1.0] + [-1.0] * (len(row) - 1) for row in inputs], self.factors
-        )
+            row = [t]
+            size = 1
+            while size < width:
+                # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for
+                # k = 1 … a − 1.
+                row.extend(range(t - a * size + size, t, size))
+                size *= a
+            inputs.append(row)
+            weights.append([1.0] + [-1.0] * (len(row) - 1))
+        return SparseRows.of_lists(inputs, weights, self.factors)
 
     def columns_divided_by(self, factors: Vector) -> KaryTree:
-        """The same tree with another s."""
+        """The tree with s multiplied by these factors."""
         return KaryTree(self.arity, self.factors * column_factors(factors, self.rounds))
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> KaryTree:
-        """The tree of this arity with these factors."""
+        """The tree of a recorded arity and s."""
         return cls(**values)
 
 

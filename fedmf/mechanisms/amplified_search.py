@@ -10,17 +10,17 @@ import math
 from collections.abc import Callable
 
 from fedmf.accounting.monte_carlo import NegativeEntriesError
-from fedmf.accounting.sampling import (
+from fedmf.matrices.factorization import BuiltMechanism
+from fedmf.matrices.toeplitz import NotRepresentable
+from fedmf.mechanisms.amplified_noise import (
     AmplifiedNoise,
     amplified_noise_of,
     approximate_noise_of,
 )
-from fedmf.matrices.factorization import BuiltMechanism
-from fedmf.matrices.toeplitz import NotRepresentable
-from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.mechanisms.objective import RMSE, Objective, query_variances
 from fedmf.mechanisms.registry import DesignRequest, Values, search
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.participation import Participation
 
 # The noise of candidates is approximate, and so are the parameters.

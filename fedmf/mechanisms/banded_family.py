@@ -15,17 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.matrices.arrays import Array, Vector
-from fedmf.matrices.banded import (
-    Banded,
-    beyond_last_row,
-    few_inverse,
-    stacked_blocks,
-    without_workload,
-)
-from fedmf.matrices.workload import ToeplitzWorkload, prefix
+from fedmf.matrices.banded import Banded, beyond_last_row, stacked_blocks
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.design_cache import disk_cached
 from fedmf.mechanisms.objective import RMSE, Objective
+from fedmf.mechanisms.query_variances import few_inverse, without_workload
 from fedmf.mechanisms.registry import (
     BANDS,
     DesignRequest,
@@ -35,6 +29,7 @@ from fedmf.mechanisms.registry import (
     register,
     without_search,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
 
 _LARGEST_DENSE = 2048

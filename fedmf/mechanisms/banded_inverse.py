@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from fedmf.matrices.arrays import Vector
-from fedmf.matrices.sensitivity import earliest_is_worst
 from fedmf.matrices.series import multiply, reciprocal
 from fedmf.matrices.toeplitz import InverseToeplitz
-from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import bifr
 from fedmf.mechanisms.design_cache import disk_cached
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError
+from fedmf.mechanisms.quick_sensitivity import earliest_is_worst
 from fedmf.mechanisms.registry import (
     BANDS,
     DesignRequest,
@@ -32,6 +31,7 @@ from fedmf.mechanisms.registry import (
     register,
     without_search,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
 
 # L-BFGS starts with a step of this length, so short that C⁻¹ stays stable.
@@ -78,7 +78,7 @@ def banded_inverse(
         Kalinin et al. (2025), "Back to square roots" (banded inverse factorization);
         Kalinin, McKenna, Pagh & Lampert (2026), arXiv:2601.22334.
 
-    >>> banded_inverse(2, Participation(64, 2, 32)).correlation[:3].round(3)
+    >>> banded_inverse(2, Participation(64, 2, 32)).noising_coefs[:3].round(3)
     array([ 1.   , -0.834,  0.   ])
     """
     n = participation.rounds
@@ -218,7 +218,7 @@ def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
 
 def _tail(gamma: float, bands: int) -> Vector:
     """The coefficients c_1 … c_{p−1} of γ-BIFR."""
-    return np.array(bifr(gamma, bands, bands).strategy[1:])
+    return np.array(bifr(gamma, bands, bands).strategy_coefs[1:])
 
 
 def _inverse(tail: Vector) -> Vector:

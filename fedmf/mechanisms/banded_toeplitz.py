@@ -17,7 +17,6 @@ from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization, normalized
 from fedmf.matrices.series import multiply, reciprocal
 from fedmf.matrices.toeplitz import Toeplitz
-from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import strategy_power
 from fedmf.mechanisms.design_cache import disk_cached
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective
@@ -36,6 +35,7 @@ from fedmf.mechanisms.registry import (
     candidate_bands,
     register,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
 
 _START_EXPONENTS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)

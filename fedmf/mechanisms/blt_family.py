@@ -14,7 +14,6 @@ import numpy as np
 
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.blt import BufferedToeplitz
-from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.design_cache import disk_cached
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import (
@@ -26,6 +25,7 @@ from fedmf.mechanisms.registry import (
     register,
     without_search,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
 
 _MOST_BUFFERS = 5

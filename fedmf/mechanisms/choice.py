@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedmf.matrices.factorization import BuiltMechanism, Factorization, factorization_from_dict
-from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import SearchedParameter, Values, build, names, variant_of
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.participation import Participation
 
 _GIVEN = "given"

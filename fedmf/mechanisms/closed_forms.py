@@ -13,9 +13,9 @@ import numpy as np
 
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.series import check_count, factored_power, power
+from fedmf.matrices.series import check_count
 from fedmf.matrices.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toeplitz
-from fedmf.matrices.workload import ToeplitzWorkload, prefix
+from fedmf.mechanisms.power_series import factored_power, power
 from fedmf.mechanisms.registry import (
     BANDS,
     SEARCHED_BANDS,
@@ -29,6 +29,7 @@ from fedmf.mechanisms.registry import (
     register,
     without_search,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 
 
 def identity(rounds: int) -> Toeplitz:
@@ -44,7 +45,7 @@ def identity(rounds: int) -> Toeplitz:
 def power_series(workload: ToeplitzWorkload, exponent: float, terms: int) -> Vector:
     """The first coefficients of (a(x)/a_0)^γ, shape (terms,).
 
-    >>> from fedmf.matrices.workload import momentum
+    >>> from fedmf.mechanisms.workload import momentum
     >>> power_series(momentum(0.5, 3), 0.5, 3)
     array([1.     , 0.75   , 0.59375])
     """
@@ -68,7 +69,7 @@ def strategy_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> Toep
         Kalinin & Lampert (2024), "Banded Square Root Matrix Factorization"; "Beyond Square Roots"
         (2026).
 
-    >>> strategy_power(prefix(3), 0.5, 2).strategy
+    >>> strategy_power(prefix(3), 0.5, 2).strategy_coefs
     array([1. , 0.5, 0. ])
     """
     return Toeplitz(_checked_power(workload, gamma, 1.0, bands), workload.rounds)
@@ -83,8 +84,8 @@ def inverse_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> Inver
     References:
         Kalinin et al. (2025), "Back to square roots"; "Beyond Square Roots" (2026).
 
-    >>> from fedmf.matrices.workload import momentum
-    >>> inverse_power(momentum(0.5, 3), 0.5, 2).correlation
+    >>> from fedmf.mechanisms.workload import momentum
+    >>> inverse_power(momentum(0.5, 3), 0.5, 2).noising_coefs
     array([ 1.  , -0.75,  0.  ])
     """
     return InverseToeplitz(_checked_power(workload, gamma, -1.0, bands), workload.rounds)
@@ -99,7 +100,7 @@ def square_root(rounds: int) -> InverseToeplitz:
     References:
         Fichtenberger, Henzinger & Upadhyay (2023), "Constant Matters".
 
-    >>> square_root(4).strategy
+    >>> square_root(4).strategy_coefs
     array([1.    , 0.5   , 0.375 , 0.3125])
     """
     return bifr(0.5, rounds, rounds)
@@ -113,7 +114,7 @@ def bsr(bands: int, rounds: int) -> Toeplitz:
 def bisr(bands: int, rounds: int) -> InverseToeplitz:
     """Banded inverse square root: C⁻¹ has the first p coefficients of (1 − x)^{1/2}.
 
-    >>> bisr(2, 3).strategy
+    >>> bisr(2, 3).strategy_coefs
     array([1.  , 0.5 , 0.25])
     """
     return bifr(0.5, bands, rounds)
@@ -124,7 +125,7 @@ def bifr(gamma: float, bands: int, rounds: int) -> InverseToeplitz:
 
     For p = 2 it is DP-λCGD with λ = γ.
 
-    >>> bifr(0.9, 2, 3).correlation
+    >>> bifr(0.9, 2, 3).noising_coefs
     array([ 1. , -0.9,  0. ])
     """
     return inverse_power(prefix(check_count(rounds, "n (rounds)")), gamma, bands)
@@ -133,7 +134,7 @@ def bifr(gamma: float, bands: int, rounds: int) -> InverseToeplitz:
 def bfr(gamma: float, bands: int, rounds: int) -> Toeplitz:
     """γ-BFR of prefix sums: C has the first p coefficients of (1 − x)^{−γ}.
 
-    >>> bfr(1.0, 2, 3).strategy
+    >>> bfr(1.0, 2, 3).strategy_coefs
     array([1., 1., 0.])
     """
     return strategy_power(prefix(check_count(rounds, "n (rounds)")), gamma, bands)
@@ -157,7 +158,7 @@ def rated_power(
     Raises:
         ValueError: γ or p is out of range.
 
-    >>> from fedmf.matrices.workload import parse_workload
+    >>> from fedmf.mechanisms.workload import parse_workload
     >>> rated_power(parse_workload("prefix*linear", 4), 0.5, 2, 1.0).materialize().diagonal()
     array([1.  , 0.75, 0.5 , 0.25])
     """
@@ -183,7 +184,7 @@ def cgd(decay: float, rounds: int) -> InverseToeplitz:
     References:
         Kalinin, McKenna, Pagh & Lampert (2026), arXiv:2601.22334, eq. (14).
 
-    >>> cgd(0.5, 3).strategy
+    >>> cgd(0.5, 3).strategy_coefs
     array([1.  , 0.5 , 0.25])
     """
     if not 0 <= decay < 1:
@@ -213,7 +214,7 @@ def nu_ftrl(nu: float, rounds: int) -> InverseToeplitz:
     References:
         Choquette-Choo, Dvijotham, Pillutla, Ganesh, Steinke & Thakurta (2024), arXiv:2310.06771.
 
-    >>> nu_ftrl(0.5, 3).strategy
+    >>> nu_ftrl(0.5, 3).strategy_coefs
     array([1.     , 0.25   , 0.09375])
     """
     return damped_root(prefix(check_count(rounds, "n (rounds)")), nu)
@@ -233,7 +234,7 @@ def one_parameter(shift: float, bands: int, rounds: int) -> Toeplitz:
     References:
         McKenna (2024), "Scaling up the Banded Matrix Factorization Mechanism", Appendix J.
 
-    >>> one_parameter(0.0, 3, 3).strategy
+    >>> one_parameter(0.0, 3, 3).strategy_coefs
     array([1.        , 0.5       , 0.33333333])
     """
     i = np.arange(1, check_count(bands, "p (bands)", check_count(rounds, "n (rounds)")) + 1)
@@ -257,7 +258,7 @@ def shifted_root(workload: ToeplitzWorkload, shift: float, bands: int) -> Toepli
     Raises:
         ValueError: c or p is out of range.
 
-    >>> shifted_root(prefix(3), 0.25, 2).strategy
+    >>> shifted_root(prefix(3), 0.25, 2).strategy_coefs
     array([1. , 0.6, 0. ])
     """
     return Toeplitz(_shifted(_checked_power(workload, 0.5, 1.0, bands), shift), workload.rounds)

@@ -19,15 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.matrices.arrays import Array, Vector
-from fedmf.matrices.factorization import Dense, Factorization, lower_factor, normalized
+from fedmf.matrices.factorization import Dense, Factorization, normalized
 from fedmf.matrices.sensitivity import count_patterns, pattern_layers
 from fedmf.matrices.toeplitz import Diagonal
-from fedmf.matrices.workload import ToeplitzWorkload, prefix, weighted
 from fedmf.mechanisms.banded_family import banded, cached_banded, counting_all_rows
 from fedmf.mechanisms.closed_forms import workload_diagonal
 from fedmf.mechanisms.design_cache import disk_cached, single_threaded
+from fedmf.mechanisms.lower_factor import lower_factor
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import DesignRequest, MechanismFamily, Values, register
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix, weighted
 from fedmf.participation import Participation
 
 LARGEST_OPTIMIZED = 2048
@@ -250,9 +251,9 @@ def _all_patterns(n: int, k: int, b: int) -> NDArray[np.int64]:
 def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Diagonal:
     """The diagonal C of least error for users in every round (k = n, b = 1).
 
-    The squared error of d is Σ_i S_i/d_i²·Σ_i d_i² with S_i = Σ_t π_t A_ti², least at (Σ_i √S_i)².
-    For the largest error π are the weights for which that is largest: a saddle point, since the
-    squared error of d is convex in 1/d² and linear in the weights.
+    The squared error of d is Σ_i S_i/d_i²·Σ_i d_i² with S_i = Σ_t π_t A_ti², least at (Σ_i
+    √S_i)². For the largest error π are the weights for which that is largest: a saddle point,
+    since the squared error of d is convex in 1/d² and linear in the weights.
 
     Args:
         workload: A.

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, Final
 
 from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
-from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.choice import MechanismChoice, NamedMechanism
 from fedmf.mechanisms.design_cache import THREAD_LIMITS, single_threaded
 from fedmf.mechanisms.objective import Objective, errors
@@ -29,6 +28,7 @@ from fedmf.mechanisms.registry import (
     optional_parameters,
     variant_of,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.participation import Participation
 
 Row = dict[str, Any]
@@ -187,7 +187,7 @@ def _check_budget(
 
 
 def _check_sampling(sampling: str, epsilon: float | None, memory_vectors: int | None) -> None:
-    from fedmf.accounting.sampling import check_sampling
+    from fedmf.mechanisms.amplified_noise import check_sampling
 
     check_sampling(sampling)
     reason = "its noise has no closed form."

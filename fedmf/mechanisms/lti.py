@@ -16,6 +16,7 @@ from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.series import check_count, fft_size, frozen_vector
 from fedmf.matrices.toeplitz import InverseToeplitz
+from fedmf.mechanisms.query_variances import toeplitz_query_variances
 from fedmf.mechanisms.registry import (
     DesignRequest,
     MechanismFamily,
@@ -168,9 +169,9 @@ def quadratic_lti(rounds: int, eigenvalues: ArrayLike, learning_rate: float) -> 
         Choquette-Choo, Dvijotham, Pillutla, Ganesh, Steinke & Thakurta (2024), arXiv:2310.06771,
         §2.1 (one eigenvalue) and eqs. (20), (21); the optimum for several follows in the same way.
 
-    >>> quadratic_lti(3, [1.0], 0.5).correlation.round(6)
+    >>> quadratic_lti(3, [1.0], 0.5).noising_coefs.round(6)
     array([ 1.     , -0.25   , -0.03125])
-    >>> quadratic_lti(3, [1.0, 0.1, 0.01], 0.5).correlation.round(4)
+    >>> quadratic_lti(3, [1.0, 0.1, 0.01], 0.5).noising_coefs.round(4)
     array([ 1.    , -0.309 , -0.0681])
     """
     curvatures, counts = _spectrum(eigenvalues, learning_rate)
@@ -246,7 +247,7 @@ def quadratic_suboptimality(
     variances = np.zeros(curvatures.size)
     for i, curvature in enumerate(curvatures):
         powers = (1.0 - learning_rate * curvature) ** rounds
-        variances[i] = factorization.query_variances(powers)[-1]
+        variances[i] = toeplitz_query_variances(factorization, powers)[-1]
     return float(0.5 * learning_rate**2 * (counts * curvatures) @ variances)
 
 

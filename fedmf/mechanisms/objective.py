@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.sensitivity import Sensitivity, comb_sum, monotone_envelope, quick_upper_bound
+from fedmf.matrices.sensitivity import Sensitivity, comb_sum, monotone_envelope
 from fedmf.matrices.series import multiply, padded
-from fedmf.matrices.workload import ToeplitzWorkload, weighted
+from fedmf.mechanisms.power_series import truncated_coefs
+from fedmf.mechanisms.query_variances import toeplitz_query_variances
+from fedmf.mechanisms.quick_sensitivity import quick_upper_bound
+from fedmf.mechanisms.workload import ToeplitzWorkload, weighted
 from fedmf.participation import Participation
 
 #: The largest n with learning rates, where an error takes all entries of A C⁻¹ and a quarter of a
@@ -218,7 +221,7 @@ def query_variances(
             and n exceeds 4096.
 
     >>> from fedmf.mechanisms.closed_forms import identity
-    >>> from fedmf.matrices.workload import prefix
+    >>> from fedmf.mechanisms.workload import prefix
     >>> query_variances(identity(3), prefix(3))
     array([1., 2., 3.])
     """
@@ -227,11 +230,11 @@ def query_variances(
         raise ValueError(f"A (workload) must have at least n={n} rounds; got {workload.rounds}.")
     queries = workload.leading(n)
     if queries.column_weights is None:
-        variances = factorization.query_variances(queries.coefficients)
+        variances = toeplitz_query_variances(factorization, queries.coefficients)
     else:
         # LTT(a)·diag(η)·C⁻¹ = LTT(a)·(C·diag(η)⁻¹)⁻¹: learning rates act like a column scale.
         scaled = factorization.columns_divided_by(queries.column_weights)
-        variances = scaled.query_variances(queries.coefficients)
+        variances = toeplitz_query_variances(scaled, queries.coefficients)
     if queries.row_weights is None:
         return variances
     return queries.row_weights**2 * variances
@@ -259,7 +262,7 @@ def errors(
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> from fedmf.matrices.sensitivity import sensitivity_of
     >>> from fedmf.participation import Participation
-    >>> from fedmf.matrices.workload import prefix
+    >>> from fedmf.mechanisms.workload import prefix
     >>> errors(identity(4), prefix(4), sensitivity_of(identity(4), Participation(4, 2, 2)))
     Errors(rmse=2.2360679774997..., max_se=2.8284271247461..., objective=2.2360679774997...)
     """
@@ -293,7 +296,7 @@ class QuickError:
         objective: the error.
 
     >>> from fedmf.mechanisms.closed_forms import bisr
-    >>> from fedmf.matrices.workload import prefix
+    >>> from fedmf.mechanisms.workload import prefix
     >>> round(QuickError(Participation(10**6, 10, 10**5), prefix(10**6))(bisr(64, 10**6)), 3)
     254.124
     """
@@ -321,7 +324,7 @@ class QuickError:
         """
         pair = None
         if self._settles:
-            pair = strategy.truncated_coefs()
+            pair = truncated_coefs(strategy)
         if pair is not None:
             strategy_coefs, noising_coefs = pair
             with np.errstate(over="ignore", invalid="ignore"):

@@ -17,8 +17,9 @@ from scipy.optimize import Bounds, minimize
 from torch import Tensor
 
 from fedmf.matrices.arrays import Vector
-from fedmf.matrices.series import lagged_products, multiply, reciprocal
-from fedmf.matrices.workload import ToeplitzWorkload
+from fedmf.matrices.series import multiply, reciprocal
+from fedmf.mechanisms.power_series import lagged_products
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.participation import Participation
 
 Loss = Callable[[Tensor], Tensor]

@@ -28,9 +28,9 @@ from fedmf.matrices.factorization import (
     normalized,
 )
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.design_cache import cached_parameters
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError, errors
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import LARGEST_HORIZON, Participation
 
 #: Parameters by symbol: an int where the parameter is an integer, else a float.

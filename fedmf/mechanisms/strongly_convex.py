@@ -109,7 +109,7 @@ def strongly_convex_lti(
         Choquette-Choo et al. (2024), arXiv:2310.06771, Theorem 3.1 and Appendix E, with the sign of
         the multipliers corrected (see the errata).
 
-    >>> strongly_convex_lti(4, 0.1, 1.0, 0.5).correlation.round(2)
+    >>> strongly_convex_lti(4, 0.1, 1.0, 0.5).noising_coefs.round(2)
     array([ 1.  , -0.45, -0.1 , -0.04])
     """
     contraction = _contraction(strong_convexity, smoothness, learning_rate, lags, gradient_noise)

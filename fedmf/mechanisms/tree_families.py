@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedmf.matrices.arrays import Array
-from fedmf.matrices.factorization import LARGEST_DENSE, lower_factor
+from fedmf.matrices.factorization import LARGEST_DENSE
 from fedmf.matrices.series import check_count
 from fedmf.matrices.streaming_inverse import BlockSums, closed_levels, levels
 from fedmf.matrices.trees import BlockTree, KaryTree
+from fedmf.mechanisms.lower_factor import lower_factor
 from fedmf.mechanisms.registry import (
     MechanismFamily,
     Parameter,

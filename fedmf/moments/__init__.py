@@ -5,12 +5,10 @@
 """
 
 from fedmf.matrices.second_moment import (
-    SECOND_MOMENTS,
     BlockEnergies,
     DiagonalMoment,
     FullMatrix,
     SecondMoment,
-    second_moment_named,
 )
 from fedmf.moments.density import GaussianEstimate, PrivateGaussian, describe, shrunk_covariances
 from fedmf.moments.methods import (
@@ -20,6 +18,7 @@ from fedmf.moments.methods import (
     jme,
 )
 from fedmf.moments.moment_stream import MomentStream, NoisyMomentSums, RunningMoments
+from fedmf.moments.named_moments import SECOND_MOMENTS, second_moment_named
 from fedmf.moments.noisy_moments import NoisyMoments
 from fedmf.moments.ratio import fieller
 from fedmf.moments.weights import AIMS, Goal, best_pair, weight_for

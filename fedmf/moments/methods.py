@@ -14,14 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from fedmf.clipping.row_features import NEAR
 from fedmf.matrices.factorization import Factorization, factorization_from_dict
 from fedmf.matrices.joint_sensitivity import UserRange, free_weight, joint_sensitivity
 from fedmf.matrices.second_moment import SecondMoment
 from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
-from fedmf.noise.units import NOTHING, Part, Rounding, calibrated
+from fedmf.noise.units import NOTHING, Rounding
 from fedmf.participation import Participation
-from fedmf.release.private_stream import MOST_ROWS, RowPlan
+from fedmf.release.row_plan import RowPlan, moment_reaches
 
 
 @dataclass(frozen=True)
@@ -231,8 +230,8 @@ class MomentMechanism:
     def of_integers(self, moment: SecondMoment) -> MomentMechanism:
         """Return the mechanism for integers, with units and enough noise for them.
 
-        With μ = 1/σ for real numbers, integers have μ + √((W₁/τ₁)² + (W₂/τ₂)²), where W₂ includes
-        the rounding of products. Both τ grow by one factor until that is 1/σ again.
+        Both τ grow by one factor until μ, with what integers cost, is 1/σ again
+        (`RowPlan.calibrated`).
 
         Args:
             moment: the second one.
@@ -240,35 +239,21 @@ class MomentMechanism:
         Raises:
             ValueError: no units suit the noise.
         """
-        zeta = self.users.norm_bound
-        parts = [Part(self.first, moment.dimension, MOST_ROWS)]
-        ratio = None
+        rows = self.rows(moment).calibrated(self.first_std, self.second_std)
+        first_std = rows.noise_stds[0]
+        second_std = None
         if self.method.second_noise:
-            second, second_std = self.second_noise
-            ratio = second_std / self.first_std / zeta
-            moved = NEAR * math.sqrt(moment.size) * sensitivity_of(second, self.participation).value
-            parts.append(Part(second, moment.size, MOST_ROWS, ratio, moved))
-        sensitivity = self.first_std / zeta / self.noise_multiplier
-        std, rounding = calibrated(parts, sensitivity, self.noise_multiplier)
-        if rounding.bits[-1] > 2 * rounding.bits[0]:
-            raise ValueError(
-                "noise of the first moment must be below 2^20 zeta next to so little of the"
-                f" second; got {std:.3g} zeta. Use a smaller weight or a larger epsilon."
-            )
-        return replace(
-            self,
-            first_std=std * zeta,
-            second_std=None if ratio is None else std * ratio * zeta**2,
-            rounding=rounding,
-        )
+            second_std = rows.noise_stds[1]
+        return replace(self, first_std=first_std, second_std=second_std, rounding=rows.rounding)
 
     def rows(self, moment: SecondMoment) -> RowPlan:
-        """The plan by which rows become noisy sums; only of a mechanism for integers."""
-        parts = [Part(self.first, moment.dimension, MOST_ROWS)]
+        """Return the plan of its noisy sums, which has no units before `of_integers`."""
+        matrices = (self.first,)
         if self.method.second_noise:
-            second, _ = self.second_noise
-            parts.append(Part(second, moment.size, MOST_ROWS))
-        return RowPlan(self.users.norm_bound, moment, tuple(parts), self.rounding)
+            matrices = (self.first, self.second_noise[0])
+        return RowPlan(
+            self.users, self.participation, self.noise_multiplier, moment, matrices, self.rounding
+        )
 
     def levels_under(self, participation: Participation) -> tuple[float, float | None, Sensitivity]:
         """τ₁, τ₂ and the sensitivity for σ = 1 and another contract."""
@@ -367,15 +352,12 @@ def _ime(
 ) -> tuple[float, float, Sensitivity]:
     """Two mechanisms under the GDP split μ₁² = αμ², μ₂² = (1 − α)μ² (Algorithm 4).
 
-    The split is that of the algorithm's proof. ‖x − y‖ ≤ 2ζ and ‖x⊗x − y⊗y‖ ≤ √2ζ² (d ≥ 2) or ζ²
-    (d = 1) under replace-one; ζ and ζ² under zero-out.
+    The split is that of the algorithm's proof. ‖x − y‖ and ‖x⊗x − y⊗y‖ are at most ζ and ζ² times
+    the numbers of `moment_reaches`.
     """
     zeta = users.norm_bound
-    both = users.adjacency == "replace-one"
-    reach = (
-        zeta * (2 if both else 1),
-        zeta**2 * (math.sqrt(2) if both and users.dimension > 1 else 1),
-    )
+    reaches = moment_reaches(users)
+    reach = (zeta * reaches[0], zeta**2 * reaches[1])
     s_1, s_2 = (sensitivity_of(C, participation) for C in (first, second))
     tau_1 = s_1.value * reach[0] * sigma / math.sqrt(share)
     tau_2 = s_2.value * reach[1] * sigma / math.sqrt(1 - share)

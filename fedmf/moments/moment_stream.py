@@ -14,7 +14,7 @@ import torch
 
 from fedmf.clipping.clipped_rows import clip_factors
 from fedmf.matrices.second_moment import SecondMoment
-from fedmf.matrices.workload import ToeplitzWorkload
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments.methods import MomentMechanism
 from fedmf.moments.running import RunningWorkload
 from fedmf.noise.key import NoiseKey
@@ -89,7 +89,7 @@ class MomentStream:
     >>> from fedmf.matrices.joint_sensitivity import UserRange
     >>> from fedmf.moments import FullMatrix, jme
     >>> from fedmf.participation import Participation
-    >>> from fedmf.matrices.workload import average
+    >>> from fedmf.mechanisms.workload import average
     >>> C, part = identity(100), Participation(100, 1, 100)
     >>> mechanism = jme(C, C, part, UserRange(1.0, 2, "replace-one"), noise_multiplier=0.5)
     >>> stream = MomentStream(mechanism, FullMatrix(2), average(100), key=NoiseKey.from_seed(0))
@@ -114,13 +114,6 @@ class MomentStream:
                 raise ValueError(
                     f"n (horizon) must be {mechanism.rounds} for {name} too; got {workload.rounds}."
                 )
-        wanted = min(second_moment.sensitivity_dimension, 2)
-        given = min(mechanism.users.dimension, 2)
-        if wanted > given:
-            raise ValueError(
-                f"d (sensitivity dimension) must be at least {wanted} for this second moment; got"
-                f" {given}. Make the mechanism with a UserRange of that dimension."
-            )
         if not mechanism.rounding.parts:
             mechanism = mechanism.of_integers(second_moment)
         self.mechanism = mechanism

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedmf.matrices.arrays import Vector
-from fedmf.matrices.workload import ToeplitzWorkload
+from fedmf.mechanisms.workload import ToeplitzWorkload
 
 
 def recursion_of(workload: ToeplitzWorkload) -> tuple[Vector, Vector]:
@@ -21,7 +21,7 @@ def recursion_of(workload: ToeplitzWorkload) -> tuple[Vector, Vector]:
     From the known factors of a(x) where it has any with whole exponents, else num = a up to its
     last non-zero coefficient and den = 1.
 
-    >>> from fedmf.matrices.workload import window
+    >>> from fedmf.mechanisms.workload import window
     >>> recursion_of(window(4, 8))
     (array([ 0.25,  0.  ,  0.  ,  0.  , -0.25]), array([ 1., -1.]))
     """

@@ -16,8 +16,8 @@ from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.matrices.second_moment import SecondMoment
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.mechanisms.objective import query_variances
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments.methods import MomentMechanism, default_weight, jme
 from fedmf.participation import Participation
 
@@ -215,7 +215,7 @@ def best_pair(
         Index of the pair, the mechanism and its error w₁m₁τ₁²‖A₁C₁⁻¹‖² + w₂m₂τ₂²‖A₂C₂⁻¹‖².
 
     >>> from fedmf.mechanisms.closed_forms import identity, square_root
-    >>> from fedmf.matrices.workload import exponential, prefix
+    >>> from fedmf.mechanisms.workload import exponential, prefix
     >>> goals = Goal(prefix(64), 1), Goal(exponential(0.5, 64), 1)
     >>> pairs = [(identity(64), identity(64)), (square_root(64), identity(64))]
     >>> index, _, _ = best_pair(pairs, Participation(64, 1, 64), UserRange(1.0, 1), *goals)

@@ -1,25 +1,27 @@
 """Innovations: integers k(t, i), correct roundings of ρ_t·N(t, i) with N exactly standard normal.
 
-U and V are endless strings of random bits, read as binary fractions: a ChaCha20 block has the first
-64 bits of four U and of four V, further bits come from another nonce. Box–Muller makes a pair of
+U and V are endless strings of random bits, read as binary fractions. A ChaCha20 block has the first
+64 bits of four U and of four V; further bits come from another nonce. Box–Muller makes a pair of
 normals,
 
     N = √(−2 ln U)·cos 2πV    and    √(−2 ln U)·sin 2πV.
 
-k is the integer nearest ρN. Its value is a matter of mathematics, not of the computer: float64
-decides where ρN is farther from every half integer than an error bound; pairs of float64 decide
-what is left, and arithmetic of any precision with more bits what these leave. So k is the same on
-every machine.
+k is the integer nearest ρN, whatever the computer: float64 decides where ρN is farther from every
+half integer than an error bound, pairs of float64 decide most of the rest, and arithmetic of any
+precision with more bits decides all else. So k is the same on every machine.
 
 Error of float64, with e = 2⁻⁵³, r = √(−2 ln U) and any use of fused multiply-add:
 
-    U as float64: 1.5e relative. f = m − 1: exact. ln m by s = f/(f + 2) and a polynomial: 4.5e
-    relative. L = −2 ln U: |dL| ≤ e(7 + 2.5L), so that |dr| ≤ |dL|/2r + er ≤ e(4.5 + 2.5r) for U <
-    √½; else |dr| ≤ 4er. cos and sin: 3.5e absolute (argument 1e, polynomial 2e, its minimax error
-    0.1e). |dN| ≤ e(4.5 + 2.5r + 3.5r + r), and the product with ρ adds e·ρ|N|: together at most
-    ρe(6 + 9r). Bits after the first 64 move N by at most 2⁻⁶⁴/(Ur) + 2⁻⁶⁴πr: below 1e for U ≥ 2⁻¹²
-    and 1 − U ≥ 2⁻²⁵. A smaller U adds ρ/(w·r) with w = 2⁶⁴U to the bound; a larger U is not decided
-    here.
+    U as float64: 1.5e relative.
+    f = m − 1: exact. ln m by s = f/(f + 2) and a polynomial: 4.5e relative.
+    L = −2 ln U: |dL| ≤ e(7 + 2.5L), so that |dr| ≤ |dL|/2r + er ≤ e(4.5 + 2.5r) for U < √½; else
+    |dr| ≤ 4er.
+    cos and sin: 3.5e absolute (argument 1e, polynomial 2e, its minimax error 0.1e).
+    |dN| ≤ e(4.5 + 2.5r + 3.5r + r), and the product with ρ adds e·ρ|N|: together at most
+    ρe(6 + 9r).
+
+Bits after the first 64 move N by at most 2⁻⁶⁴/(Ur) + 2⁻⁶⁴πr: below 1e for U ≥ 2⁻¹² and 1 − U ≥
+2⁻²⁵. A smaller U adds ρ/(w·r) with w = 2⁶⁴U to the bound; a larger U is not decided here.
 
 docs/theory/noise.md has the argument in full; the tests compare with 160 bits.
 """
@@ -112,7 +114,7 @@ _PAIRS: Final = 256
 
 
 def _same_bits(source: types.Type, target: types.Type) -> Any:
-    """Make a function for compiled code: the number of another type that has the same bits."""
+    """Make a function for compiled code that returns the number of another type with equal bits."""
 
     def reinterpret(typing_context: Any, value: Any) -> Any:
         del typing_context, value
@@ -133,8 +135,9 @@ _integer = _same_bits(types.float64, types.int64)
 
 @jit_contract
 def _as_float(word: Any, less: Any) -> Any:
-    """word − less, rounded once, for a multiple of 2³²: not every processor converts words in
-    vectors.
+    """Return word − less, rounded once, where ``less`` is a multiple of 2³².
+
+    Not every processor converts words in vectors.
     """
     high = _float((word >> _HALF_WORD) | _TWO_84) - (2.0**84 + 2.0**52 + less)
     return high + _float((word & _LOW_WORD) | _TWO_52)
@@ -142,7 +145,7 @@ def _as_float(word: Any, less: Any) -> Any:
 
 @jit_contract
 def _radius(word: Any) -> Any:
-    """√(−2 ln U), U = (word + ½)/2⁶⁴."""
+    """Return √(−2 ln U), U = (word + ½)/2⁶⁴."""
     near_one = word >= _NEAR_ONE
     v = _as_float((word ^ _ALL) if near_one else word, 0.0) + 0.5
     shifted = _bits(v) + _EXPONENT_SHIFT
@@ -159,8 +162,9 @@ def _radius(word: Any) -> Any:
 
 @jit_contract
 def _direction(word: Any) -> Any:
-    """(cos φ, sin φ), φ = 2π(word + ½)/2⁶⁴: the first bits are the quadrant, the others |x| < ½ of
-    it.
+    """Return (cos φ, sin φ), φ = 2π(word + ½)/2⁶⁴.
+
+    The first bits are the quadrant, the others a part |x| < ½ of it.
     """
     x = (_as_float((word << _TWO) ^ _SIGN, 2.0**63) + 2.0) * 2.0**-64
     t = x * x
@@ -188,9 +192,9 @@ def round_normals(words: Any, scale: Any, k: Any, open_places: Any) -> Any:
             elements.
 
     Returns:
-        How many there are.
+        The number of undecided elements.
     """
-    found = 0
+    open_count = 0
     radii = np.empty(_PAIRS)
     bounds = np.empty(_PAIRS)
     radius_words = np.empty(_PAIRS, np.uint64)
@@ -241,12 +245,12 @@ def round_normals(words: Any, scale: Any, k: Any, open_places: Any) -> Any:
                 if undecided[i]:
                     place = start + 8 * (i // 4) + i % 4
                     if undecided[i] & 1:
-                        open_places[found] = place
-                        found += 1
+                        open_places[open_count] = place
+                        open_count += 1
                     if undecided[i] & 2:
-                        open_places[found] = place + 4
-                        found += 1
-    return found
+                        open_places[open_count] = place + 4
+                        open_count += 1
+    return open_count
 
 
 # Numbers held as unevaluated sums (high, low) of two float64, good to 2⁻⁹⁸ of the larger operand.
@@ -286,15 +290,16 @@ def _divide(a: Any, b: Any) -> Any:
 
 @jit_inline
 def _pair_of_word(word: Any, less: Any, plus: Any) -> Any:
-    """word − less + plus."""
+    """Return word − less + plus as a pair."""
     high = np.float64(word >> _HALF_WORD) * 2.0**32 - less
     return _add((high, 0.0), (np.float64(word & _LOW_WORD) + plus, 0.0))
 
 
 @jit_inline
 def _radius_pair(word: Any) -> Any:
-    """√(−2 ln U) as a pair: the logarithm by its series in s = (m − 1)/(m + 1), U = m·2ᵉ, 0.7 < m <
-    1.42.
+    """Return √(−2 ln U) as a pair.
+
+    The logarithm is that of U = m·2ᵉ, 0.7 < m < 1.42, by its series in s = (m − 1)/(m + 1).
     """
     near_one = word >= _NEAR_ONE
     v = _pair_of_word((word ^ _ALL) if near_one else word, 0.0, 0.5)
@@ -319,7 +324,7 @@ def _radius_pair(word: Any) -> Any:
 
 @jit_inline
 def _direction_pair(word: Any, sine: Any) -> Any:
-    """cos φ, or sin φ where ``sine`` is 1, as a pair: Taylor's series in the quadrant."""
+    """Return cos φ, or sin φ if ``sine`` is 1, as a pair, by Taylor's series in the quadrant."""
     unit = (_HALF_PI * 2.0**-64, _HALF_PI_LOW * 2.0**-64)
     x = _multiply(_pair_of_word((word << _TWO) ^ _SIGN, 2.0**63, 2.0), unit)
     quadrant = np.int64((word + _EIGHTH) >> _QUADRANT)
@@ -344,10 +349,10 @@ def settle_in_pairs(words: Any, scale: Any, k: Any, open_places: Any, count: Any
     Args:
         words, scale, k: as for `round_normals`.
         open_places: the undecided; those that stay so are moved to the front.
-        count: how many.
+        count: number of undecided elements.
 
     Returns:
-        How many stay undecided.
+        The number of elements that stay undecided.
     """
     left = 0
     for n in range(count):
@@ -379,13 +384,12 @@ def settle_in_pairs(words: Any, scale: Any, k: Any, open_places: Any, count: Any
 
 
 def nearest_integer(u: int, v: int, bits: int, sine: bool, scale: float) -> int | None:
-    """Return the integer nearest ρN if the first bits of U and V determine it beyond doubt, else
-    None.
+    """Return the integer nearest ρN, or None if the known bits of U and V leave doubt about it.
 
     Args:
         u: the first ``bits`` bits of U.
-        v: those of V.
-        bits: how many are known.
+        v: the first ``bits`` bits of V.
+        bits: number of known bits.
         sine: whether N is the sine of its pair.
         scale: ρ.
     """
@@ -395,7 +399,8 @@ def nearest_integer(u: int, v: int, bits: int, sine: bool, scale: float) -> int 
         unit = mpf(2) ** -bits
         radius = mp.sqrt(-2 * mp.log((u + mpf(1) / 2) * unit))
         turns = 2 * (v + mpf(1) / 2) * unit
-        x = scale * radius * (mp.sinpi(turns) if sine else mp.cospi(turns))
+        direction = mp.sinpi(turns) if sine else mp.cospi(turns)
+        x = scale * radius * direction
         nearest = mp.nint(x)
         # r(U) moves by at most 2⁻ᵇⁱᵗˢ/(U·r) within the interval, the direction by π·2⁻ᵇⁱᵗˢ.
         doubt = 1 / (u * radius) + 4 * radius * unit + (radius + 1) * unit * mpf(2) ** -40
@@ -405,12 +410,13 @@ def nearest_integer(u: int, v: int, bits: int, sine: bool, scale: float) -> int 
 
 
 class Innovations:
-    """k(t, i) as a function of the key of row t, for one purpose of the noise; used by one thread
-    at a time.
+    """The integers k(t, i) as a function of keys, for one purpose of the noise.
+
+    One thread at a time may use an object.
 
     Args:
-        keys: which key makes which row; a key alone makes all.
-        domain: what the noise is for.
+        keys: the key of each row; a single key serves all of them.
+        domain: purpose of the noise.
 
     Guarantees:
         k(t, i) is the integer nearest ρ_t·N(t, i), where the N(t, i) are independent and exactly
@@ -423,7 +429,7 @@ class Innovations:
 
     >>> innovations = Innovations(NoiseKey.from_seed(0), Domain.TRAINING)
     >>> whole = innovations.row(3, 1000.0, 20)
-    >>> whole.dtype, bool((whole == innovations.row(3, 1000.0, 16)[:16].tolist() + whole[16:].tolist()).all())
+    >>> whole.dtype, bool((whole[:16] == innovations.row(3, 1000.0, 16)).all())
     (dtype('int64'), True)
     """
 
@@ -436,7 +442,7 @@ class Innovations:
         self._open_places = np.empty(WORDS, np.int64)
 
     def row(self, t: int, scale: float, size: int) -> NDArray[np.int64]:
-        """k(t, 0) … k(t, size − 1)."""
+        """Return k(t, 0) … k(t, size − 1)."""
         out = np.empty((1, -(-size // BLOCK) * BLOCK), np.int64)
         for start in range(0, out.shape[1], WORDS):
             stop = min(start + WORDS, out.shape[1])
@@ -450,21 +456,15 @@ class Innovations:
 
         Args:
             rounds: t of each row.
-            scales: ρ_t of each, shape (rows,).
-            block: of the first column.
+            scales: ρ_t of each row, shape (rows,).
+            block: index of the block of keystream for the first column.
             k: shape (rows, whole blocks), at most `WORDS` columns, contiguous; set.
         """
         openings = self.keys.opening_indices(rounds)
         width = k.shape[1]
         first = 0
         while first < len(rounds):
-            end = first + 1
-            while (
-                end < len(rounds)
-                and (end - first + 1) * width <= WORDS
-                and scales[end] == scales[first]
-            ):
-                end += 1
+            end = _end_of_equal(scales, first, max(1, WORDS // width))
             for j in range(first, end):
                 self._draw_words(openings[j], rounds[j], block, (j - first) * width, width)
             self._round(openings, rounds, first, block, float(scales[first]), k[first:end])
@@ -472,13 +472,11 @@ class Innovations:
 
     def _draw_words(self, opening: int, t: int, block: int, begin: int, count: int) -> None:
         """Put keystream of a round, from a block on, into the memory of words."""
-        stream = self._streams.get(opening)
-        if stream is None:
+        if opening not in self._streams:
             if len(self._streams) >= _OPEN_STREAMS:
                 self._streams.clear()
-            stream = self._streams[opening] = self.keys.key(opening).keystream(
-                bytes(NONCE_BYTES), 0
-            )
+            self._streams[opening] = self.keys.key(opening).keystream(bytes(NONCE_BYTES), 0)
+        stream = self._streams[opening]
         stream.reset_nonce(block.to_bytes(4, "little") + nonce(self.domain, t))
         stream.update_into(_ZEROS[: 8 * count], self._bytes[8 * begin : 8 * (begin + count)])
 
@@ -500,24 +498,47 @@ class Innovations:
             row, column = divmod(place, k.shape[1])
             j = place % BLOCK
             pair_place = place - j + j % 4
-            start = int(words[pair_place]), int(words[pair_place + 4])
+            first_bits = int(words[pair_place]), int(words[pair_place + 4])
             opening = openings[first + row]
             t = rounds[first + row]
             counter = 4 * (block + column // BLOCK) + j % 4
-            flat[place] = self._settle(opening, t, counter, start, j >= 4, scale)
+            flat[place] = self._settle(opening, t, counter, first_bits, j >= 4, scale)
 
     def _settle(
-        self, opening: int, t: int, counter: int, start: tuple[int, int], sine: bool, scale: float
+        self,
+        opening: int,
+        t: int,
+        counter: int,
+        first_bits: tuple[int, int],
+        sine: bool,
+        scale: float,
     ) -> int:
-        """Append bits to U and V, 64 at a time, until one integer is left."""
-        u, v = start
+        """Append bits to U and V, 64 at a time, until one integer is left.
+
+        Args:
+            opening: index of the key.
+            t: round.
+            counter: block of further bits of this pair.
+            first_bits: the first 64 bits of U and V.
+            sine: whether N is the sine of its pair.
+            scale: ρ.
+        """
+        u, v = first_bits
         stream = self.keys.key(opening).keystream(more_bits_nonce(self.domain, t), counter)
-        more: Any = stream.update(_ZEROS[:BLOCK_BYTES])
+        further_bits: Any = stream.update(_ZEROS[:BLOCK_BYTES])
         for step in range(5):
             nearest = nearest_integer(u, v, 64 * (step + 1), sine, scale)
             if nearest is not None:
                 return nearest
             if step < 4:
-                u = u << 64 | int.from_bytes(more[8 * step : 8 * step + 8], "little")
-                v = v << 64 | int.from_bytes(more[32 + 8 * step : 40 + 8 * step], "little")
+                u = u << 64 | int.from_bytes(further_bits[8 * step : 8 * step + 8], "little")
+                v = v << 64 | int.from_bytes(further_bits[32 + 8 * step : 40 + 8 * step], "little")
         raise RuntimeError("320 bits do not decide an innovation. No noise was drawn.")
+
+
+def _end_of_equal(values: Array, first: int, most: int) -> int:
+    """Return the end of the run of equal values from ``first`` on, at most ``most`` of them."""
+    end = first + 1
+    while end < min(len(values), first + most) and values[end] == values[first]:
+        end += 1
+    return end

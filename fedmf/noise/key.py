@@ -1,5 +1,7 @@
-"""The secret from which all noise of a run is derived, and the nonces by which uses of it never
-meet.
+"""The secret from which all noise of a run is derived, and the nonces that keep its uses apart.
+
+Rows of noise, cohorts, signatures of records and the keys of single openings come from one key. No
+two of these uses share a block of keystream or a sub-key.
 """
 
 from __future__ import annotations
@@ -8,7 +10,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import struct
 from enum import IntEnum
 from typing import Final, NoReturn, Self, final
 
@@ -27,15 +28,16 @@ _FINGERPRINT_LABEL = b"fedmf noise key fingerprint, version 1\x00"
 _SUBKEY_LABEL = b"fedmf sub-key, version 1\x00"
 
 _MORE_BITS: Final = 1 << 31
-#: Domains of parts have this bit, those that are numbered here have not.
+#: Domains of statistics have this bit; those that are numbered here do not.
 _PART: Final = 1 << 30
 
 
 class Domain(IntEnum):
-    """What the noise is for; different domains never share a keystream block.
+    """The purposes of noise; different domains never share a keystream block.
 
-    >>> Domain.of_statistic("norms") == Domain.of_statistic("norms") != Domain.of_statistic("counts")
-    True
+    >>> norms = Domain.of_statistic("norms")
+    >>> norms == Domain.of_statistic("norms"), norms == Domain.of_statistic("counts")
+    (True, False)
     """
 
     TRAINING = 1
@@ -45,12 +47,13 @@ class Domain(IntEnum):
 
     @classmethod
     def of_statistic(cls, name: str) -> Self:
-        """That of a quantity which has a name and no number: 30 bits of its name's SHA-256."""
+        """Return the domain of a named statistic: 30 bits of the SHA-256 of its name."""
         digest = hashlib.sha256(b"fedmf part: " + name.encode()).digest()
         return cls(_PART | int.from_bytes(digest[:4], "little") % _PART)
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
+        """Return the member for the number of a statistic's domain; `Domain(value)` calls it."""
         if not isinstance(value, int) or not _PART <= value < _MORE_BITS:
             return None
         member = int.__new__(cls, value)
@@ -60,7 +63,7 @@ class Domain(IntEnum):
 
 
 def nonce(domain: Domain, t: int) -> bytes:
-    """The 12-byte nonce of round t: domain (32 bits, little-endian) ‖ t (64 bits, little-endian).
+    """Return the 12-byte nonce of round t: domain (32 bits) ‖ t (64 bits), both little-endian.
 
     Raises:
         ValueError: t is not an integer with 0 ≤ t < 2⁶⁴.
@@ -69,7 +72,7 @@ def nonce(domain: Domain, t: int) -> bytes:
 
 
 def more_bits_nonce(domain: Domain, t: int) -> bytes:
-    """The nonce of further bits for round t: as `nonce`, with bit 31 of the domain set.
+    """Return the nonce of further bits for round t: as `nonce`, with bit 31 of the domain set.
 
     Raises:
         ValueError: t is not an integer with 0 ≤ t < 2⁶⁴.
@@ -115,8 +118,10 @@ class NoiseKey:
             ValueError: not exactly 32 bytes.
         """
         if not isinstance(secret, bytes) or len(secret) != KEY_BYTES:
-            size = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
-            del secret
+            size = type(secret).__name__
+            if isinstance(secret, bytes):
+                size = f"{len(secret)} bytes"
+            del secret  # so that no traceback holds it
             raise ValueError(f"key (noise key) must be {KEY_BYTES} bytes; got {size}.")
         self.__secret = secret
         self._public = bool(public)
@@ -124,12 +129,12 @@ class NoiseKey:
 
     @classmethod
     def from_os(cls) -> NoiseKey:
-        """A fresh key from the operating system's random number generator."""
+        """Return a new key from the operating system's random number generator."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
     def from_seed(cls, seed: int) -> NoiseKey:
-        """A reproducible key for tests and benchmarks; `public` is True, so it gives no privacy.
+        """Return a reproducible key for tests; `public` is True, so it gives no privacy.
 
         Args:
             seed: a non-negative integer of any size; the key is SHA-256(label ‖ decimal digits).
@@ -145,18 +150,20 @@ class NoiseKey:
 
     @classmethod
     def from_secret_text(cls, text: bytes) -> NoiseKey | None:
-        """The key that `secret_text` wrote, or None if this is not it, or damaged.
+        """Return the key that `secret_text` wrote; None if the text is another or damaged.
 
-        It returns rather than raises, so that no traceback holds the text.
+        It does not raise, so that no traceback holds the text.
         """
         match = _TEXT.fullmatch(text.decode("ascii", errors="replace"))
         if match is None:
             return None
         key = cls(bytes.fromhex(match[3]), public=match[1] == "public")
-        return key if key.fingerprint == match[2] else None
+        if key.fingerprint != match[2]:
+            return None
+        return key
 
     def secret_text(self) -> bytes:
-        """The key with its standing and fingerprint as four lines of ASCII, for a key file.
+        """Return the key as four lines of ASCII for a key file, with its kind and fingerprint.
 
         These bytes are the key: write them to the file and keep no other reference.
         """
@@ -166,15 +173,17 @@ class NoiseKey:
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits of a labelled SHA-256: they identify the key and are safe to
-        print.
+        """16 hexadecimal digits that identify the key and are safe to print.
+
+        They are the beginning of a labelled SHA-256.
         """
         return self._fingerprint
 
     @property
     def public(self) -> bool:
-        """True for keys from a seed: anybody can regenerate the noise, so a run with it is not
-        private.
+        """True for keys from a seed; a run with such a key is not private.
+
+        Anybody can draw its noise again.
         """
         return self._public
 
@@ -197,12 +206,12 @@ class NoiseKey:
         return Cipher(algorithms.ChaCha20(self.__secret, position), mode=None).encryptor()
 
     def subkey(self, purpose: str) -> bytes:
-        """32 bytes for a purpose other than noise: HKDF-SHA256 (RFC 5869), no salt, info = label ‖
-        purpose.
+        """Return 32 bytes for a purpose other than noise.
+
+        They are HKDF-SHA256 (RFC 5869) of the key, without salt, with info = label ‖ purpose.
 
         Args:
-            purpose: what they are for, printable ASCII: "records", or "opening" and random bits in
-                hex.
+            purpose: printable ASCII, such as "records", or "opening" and random bits in hex.
 
         Returns:
             Bytes as secret as the key: for a public key they are public.
@@ -216,7 +225,8 @@ class NoiseKey:
             cannot tell HMAC-SHA256 and ChaCha20 under one key from random functions.
 
         >>> key = NoiseKey.from_seed(1)
-        >>> key.subkey("records") == key.subkey("records"), key.subkey("records") == key.subkey("publication")
+        >>> records = key.subkey("records")
+        >>> records == key.subkey("records"), records == key.subkey("publication")
         (True, False)
         """
         if (
@@ -231,8 +241,9 @@ class NoiseKey:
         return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(self.__secret)
 
     def opening(self, salt: bytes) -> NoiseKey:
-        """The key of the noise that one opening of a run adds; a public key has no other than
-        itself.
+        """Return the key of the noise that one opening of a run adds.
+
+        A public key serves all openings itself.
 
         Args:
             salt: random bytes of the opening, which no two openings share.
@@ -241,24 +252,17 @@ class NoiseKey:
             Keys of different openings are independent for anyone who cannot tell HMAC-SHA256 from a
             random function, as for `subkey`.
         """
-        return self if self._public else NoiseKey(self.subkey("opening " + salt.hex()))
+        if self._public:
+            return self
+        return NoiseKey(self.subkey("opening " + salt.hex()))
 
     def cohort_seed(self) -> int:
-        """The 256-bit seed of random cohorts: a keystream that no noise uses.
+        """Return the 256-bit seed of random cohorts, from a keystream that no noise uses.
 
         It is as secret as the noise, and a resumed run gets it again from its key file.
         """
-        return int.from_bytes(
-            self.keystream(nonce(Domain.COHORTS, 0), 0).update(bytes(32)), "little"
-        )
-
-    def secret_words(self) -> tuple[int, ...]:
-        """The key as eight little-endian words, signed, for a device kernel that runs ChaCha20
-        itself.
-
-        These bytes are the key: hand them to the kernel and keep no reference.
-        """
-        return struct.unpack("<8i", self.__secret)
+        keystream = self.keystream(nonce(Domain.COHORTS, 0), 0)
+        return int.from_bytes(keystream.update(bytes(32)), "little")
 
     def __repr__(self) -> str:
         return f"NoiseKey(fingerprint={self.fingerprint!r}, public={self._public})"

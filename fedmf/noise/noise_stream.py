@@ -1,4 +1,8 @@
-"""Correlated noise, row by row: integers X with C·X = D·k + B·e, added to integer sums."""
+"""Correlated noise, row by row: integers X with C·X = D·k + B·e, added to integer sums.
+
+`NoiseStream` draws the innovations k (`fedmf.noise.innovations`) and makes rows of them
+(`fedmf.noise.rows`). `released` is the only place where a sum and a row of noise meet.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -33,17 +38,17 @@ _UPWARDS: Final = 1.0 + 2.0**-50
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Rows that are made together.
+    """Consecutive rows that are made together.
 
     Args:
-        count: how many.
-        drawn: the rounds of which they need innovations.
+        count: number of rows.
+        rounds: whose innovations they need.
         scales: ρ of these rounds.
-        tables: what the rule takes from C⁻¹.
+        tables: numbers that the rule takes from C⁻¹.
     """
 
     count: int
-    drawn: Sequence[int]
+    rounds: Sequence[int]
     scales: Array
     tables: Tables
 
@@ -52,11 +57,11 @@ class NoiseStream:
     """The rows X_0, X_1, … in order, each added to one sum and never again.
 
     X_t = k_t − R_t: k_t are the innovations of round t, R_t the nearest integers to a form of
-    earlier rows (`fedmf.noise.rows`). Past innovations are drawn again from their keys; only past
-    rows, or sums of them, are stored, and those can be made again at any time.
+    earlier rows. Past innovations are drawn again from their keys; only past rows, or sums of them,
+    are stored, and those can be computed again at any time.
 
     Args:
-        keys: which key makes which row; a key alone makes all.
+        keys: the key of each row; a single key serves all of them.
         domain: separates uses of one key.
         inverse: a streaming form of C⁻¹, from `Factorization.streaming_inverse()`.
         rounds: n, at most the inverse's; the horizon for which the noise was calibrated.
@@ -79,7 +84,8 @@ class NoiseStream:
 
     >>> from fedmf.mechanisms.closed_forms import cgd
     >>> from fedmf.noise.key import NoiseKey
-    >>> noise = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, cgd(0.5, 3).streaming_inverse(), 3, 4, std=1e6)
+    >>> inverse = cgd(0.5, 3).streaming_inverse()
+    >>> noise = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, inverse, 3, 4, std=1e6)
     >>> total = torch.zeros(4, dtype=torch.int64)
     >>> noise.release(total)
     >>> bool((total.abs() > 0).all()), noise.t, noise.memory_vectors
@@ -125,14 +131,13 @@ class NoiseStream:
         self.digest = _digest(inverse, rounds, self.std)
         self._t = 0
         self._stored = np.zeros((self._rule.vectors, dimension))
-        # The round that the stored vectors precede; None while a row is being made.
+        # The round that the stored vectors precede; None while rows are made.
         self._stored_t: int | None = 0
-        #: One for each thread.
-        self._innovations: list[Innovations] = []
+        self._innovations: list[Innovations] = []  # one for each thread
 
     @property
     def t(self) -> int:
-        """The next round, 0-based; n once every row was used."""
+        """The next round, from 0; n once every row was used."""
         return self._t
 
     @property
@@ -148,8 +153,7 @@ class NoiseStream:
 
         Raises:
             HorizonExceededError: all n rows were used.
-            ValueError: ``total`` is something else; the stream has not advanced and it is
-                unchanged.
+            ValueError: ``total`` has another type or shape; neither it nor the stream has changed.
         """
         if total.shape != (self.dimension,):
             raise ValueError(
@@ -161,14 +165,15 @@ class NoiseStream:
     def release_rows(self, totals: Tensor) -> None:
         """Turn the sums of rounds t, t + 1, … into their releases, and advance past the last.
 
-        The integers of `release` on one sum after the other, much sooner where sums are short.
+        They get the integers of `release` on one sum after the other; for short sums this is much
+        faster.
 
         Args:
             totals: int64, shape (rows, d), rows of contiguous memory.
 
         Raises:
             HorizonExceededError: fewer rows are left; nothing has changed.
-            ValueError: ``totals`` is something else; nothing has changed.
+            ValueError: ``totals`` has another type or shape; nothing has changed.
         """
         if totals.dtype != torch.int64 or totals.ndim != 2 or totals.shape[1] != self.dimension:
             raise ValueError(
@@ -179,28 +184,20 @@ class NoiseStream:
         self._check_horizon(count)
         if self.std > 0:
             values = totals.detach()
+            self._replay()
             if values.device.type == "cpu":
-                self._make(self._t, count, values.numpy())
+                self._make_rows(self._t, count, values.numpy())
             else:
                 rows = np.zeros((count, self.dimension), np.int64)
-                self._make(self._t, count, rows)
+                self._make_rows(self._t, count, rows)
                 values += torch.from_numpy(rows).to(values.device)
         self._t += count
-
-    def skip(self) -> None:
-        """Consume row t without using it, for a round that released nothing.
-
-        Raises:
-            HorizonExceededError: all n rows were used.
-        """
-        self._check_horizon(1)
-        self._t += 1
 
     def seek(self, t: int) -> None:
         """Make t the next round, as if rows 0 … t − 1 had been used.
 
-        Free here; the next row replays the rounds that its stored vectors depend on, unless they
-        are there.
+        This costs nothing. The next release makes the rows again on which its stored vectors
+        depend, unless it has them.
 
         Args:
             t: 0 ≤ t ≤ n.
@@ -218,11 +215,11 @@ class NoiseStream:
         self._t = t
 
     def state_dict(self, *, with_vectors: bool = False) -> dict[str, Any]:
-        """Return position and identity, JSON-able and safe to publish; with stored vectors neither.
+        """Return position and identity, which are JSON-able and safe to publish.
 
         Args:
-            with_vectors: include them, so that continuing needs no replay. They are past noise, to
-                be guarded like the key.
+            with_vectors: include the stored vectors, so that continuing needs no replay. They are a
+                tensor of past noise, to be guarded like the key.
         """
         state: dict[str, Any] = {
             "t": self._t,
@@ -237,9 +234,9 @@ class NoiseStream:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position after checking that it belongs to this very noise.
 
-        Stored vectors are used if there are any. They may be those of an earlier row, `stored_t`,
-        of which the state has the digest of keys, `stored_openings`; then the rows since are made
-        again.
+        Stored vectors are used if the state has any. They may precede an earlier row, `stored_t`,
+        for which the state has the digest of keys, `stored_openings`; then the rows since are
+        computed again.
 
         Raises:
             ValueError: an entry is missing, or key, domain, dimension, C, τ or the keys of used
@@ -277,70 +274,78 @@ class NoiseStream:
             "digest": self.digest,
         }
 
-    def _make(self, t: int, count: int, totals: Integers | None) -> None:
-        """Add rows t … t + count − 1 to the totals, or only pass through them."""
-        self._replay()
-        self._stored_t = None
-        step = max(1, _BLOCK_OF_ROWS // self.dimension)
-        for top in range(0, count, step):
-            rows = min(step, count - top)
-            self._make_block(t + top, rows, None if totals is None else totals[top : top + rows])
-        self._stored_t = t + count
-
     def _replay(self) -> None:
-        """Bring the stored vectors to where they precede round t."""
+        """Bring the stored vectors to where they precede round t, by computing rows again."""
         if self._stored_t == self._t:
             return
+        start = self._rule.replay_start(self._t)
         at = self._stored_t
-        begin = self._rule.begin(self._t)
-        if at is None or not begin <= at <= self._t:
+        if at is None or not start <= at <= self._t:
             self._stored[:] = 0.0
-            at = begin
-        self._stored_t = at
-        if at < self._t and self._rule.vectors:
-            missing = self._t - at
-            self._stored_t = None
-            step = max(1, _BLOCK_OF_ROWS // self.dimension)
-            for top in range(0, missing, step):
-                self._make_block(at + top, min(step, missing - top), None)
+            at = start
+        if self._rule.vectors:
+            self._make_rows(at, self._t - at, None)
         self._stored_t = self._t
 
-    def _make_block(self, t: int, count: int, totals: Integers | None) -> None:
+    def _make_rows(self, t: int, count: int, totals: Integers | None) -> None:
+        """Make rows t … t + count − 1, block by block, and add them to the totals, if any.
+
+        The stored vectors must precede row t; afterwards they precede row t + count.
+        """
+        self._stored_t = None
+        step = max(1, _BLOCK_OF_ROWS // self.dimension)
+        for begin in range(0, count, step):
+            end = min(begin + step, count)
+            block = self._block(t + begin, end - begin)
+            if totals is None:
+                self._make_block(block, None)
+            else:
+                self._make_block(block, totals[begin:end])
+        self._stored_t = t + count
+
+    def _block(self, t: int, count: int) -> _Block:
+        rounds = self._rule.innovation_rounds(t, count)
+        return _Block(count, rounds, self._scales[np.array(rounds)], self._rule.tables(t, count))
+
+    def _make_block(self, block: _Block, totals: Integers | None) -> None:
         """Make some rows, on several threads if that pays."""
-        drawn = self._rule.drawn(t, count)
-        block = _Block(count, drawn, self._scales[np.array(drawn)], self._rule.tables(t, count))
-        edges = [0, self.dimension]
-        threads = min(self.dimension * count // _FEWEST_PER_THREAD, torch.get_num_threads())
-        if threads > 1 and self.dimension > BLOCK * threads:
-            edges = [self.dimension * i // threads // BLOCK * BLOCK for i in range(threads)]
-            edges.append(self.dimension)
-        while len(self._innovations) < len(edges) - 1:
+        edges = self._column_edges(block.count)
+        threads = len(edges) - 1
+        while len(self._innovations) < threads:
             self._innovations.append(Innovations(self.keys, self.domain))
-        if len(edges) == 2:
+        if threads == 1:
             self._make_columns(self._innovations[0], block, totals, 0, self.dimension)
             return
         with ThreadPoolExecutor(threads) as pool:
-            made = [
-                pool.submit(self._make_columns, innovations, block, totals, low, high)
-                for innovations, low, high in zip(self._innovations, edges, edges[1:], strict=False)
+            work = [
+                pool.submit(self._make_columns, self._innovations[i], block, totals, low, high)
+                for i, (low, high) in enumerate(pairwise(edges))
             ]
-        for each in made:
+        for each in work:
             each.result()
+
+    def _column_edges(self, count: int) -> list[int]:
+        """Divide the columns of ``count`` rows among threads; each begins a block of keystream."""
+        threads = min(self.dimension * count // _FEWEST_PER_THREAD, torch.get_num_threads())
+        if threads <= 1 or self.dimension <= BLOCK * threads:
+            return [0, self.dimension]
+        begins = [self.dimension * i // threads // BLOCK * BLOCK for i in range(threads)]
+        return [*begins, self.dimension]
 
     def _make_columns(
         self, innovations: Innovations, block: _Block, totals: Integers | None, low: int, high: int
     ) -> None:
         """Make some columns of some rows, tile by tile; ``low`` begins a block of keystream."""
-        columns = self._rule.columns_at_once(block.count)
-        wide = min(columns // BLOCK * BLOCK, WORDS, -(-(high - low) // BLOCK) * BLOCK)
-        k_memory = np.empty(len(block.drawn) * wide, np.int64)
-        x_memory = np.empty(block.count * wide, np.int64)
-        for begin in range(low, high, wide):
-            width = min(wide, high - begin)
-            whole = -(-width // BLOCK) * BLOCK
-            k = k_memory[: len(block.drawn) * whole].reshape(-1, whole)
+        most = min(self._rule.columns_at_once(block.count), WORDS)
+        tile = min(most // BLOCK * BLOCK, _whole_blocks(high - low))
+        k_memory = np.empty(len(block.rounds) * tile, np.int64)
+        x_memory = np.empty(block.count * tile, np.int64)
+        for begin in range(low, high, tile):
+            width = min(tile, high - begin)
+            k_width = _whole_blocks(width)
+            k = k_memory[: len(block.rounds) * k_width].reshape(-1, k_width)
             x = x_memory[: block.count * width].reshape(-1, width)
-            innovations.draw(block.drawn, block.scales, begin // BLOCK, k)
+            innovations.draw(block.rounds, block.scales, begin // BLOCK, k)
             self._rule.rows(block.tables, k, self._stored, begin, x)
             if totals is not None:
                 released(totals[:, begin : begin + width], x)
@@ -360,21 +365,27 @@ class NoiseStream:
 
 
 def released(total: Integers, row: Integers) -> None:
-    """o = G + X, in place of G: the one function by which sums become releases."""
+    """Set G to o = G + X: the only function by which sums become releases."""
     if not total.dtype == row.dtype == np.int64:
         raise TypeError(f"sum and row must be int64; got {total.dtype} and {row.dtype}.")
     np.add(total, row, out=total)
 
 
+def _whole_blocks(columns: int) -> int:
+    """Round a number of columns up to whole blocks of keystream."""
+    return -(-columns // BLOCK) * BLOCK
+
+
 def _digest(inverse: StreamingInverse, rounds: int, std: float) -> str:
-    """SHA-256 of horizon, coefficients and τ: equal digests mean equal rows."""
+    """Return a SHA-256 of horizon, coefficients and τ: equal digests mean equal rows."""
     head = f"{rounds} {type(inverse).__name__} {std.hex()}"
     state = hashlib.sha256(_DIGEST_LABEL + head.encode())
     for field in fields(inverse):  # type: ignore[arg-type]
         part = getattr(inverse, field.name)
         if isinstance(part, np.ndarray):
-            kind = "<f8" if part.dtype.kind == "f" else "<i8"
-            state.update(f"{field.name} {part.shape}\n".encode() + part.astype(kind).tobytes())
+            little_endian = {"f": "<f8", "i": "<i8"}[part.dtype.kind]
+            content = part.astype(little_endian).tobytes()
+            state.update(f"{field.name} {part.shape}\n".encode() + content)
         else:
             state.update(f"{field.name} {part}\n".encode())
     return state.hexdigest()

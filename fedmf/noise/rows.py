@@ -1,15 +1,13 @@
-"""Rows of noise as integers: X_t = k_t − R_t, where R_t is the nearest integer to a form of earlier
-rows.
+"""Rows of noise as integers: X_t = k_t − R_t, with R_t the nearest integer to a form of the past.
 
 R_t is formed from rows before t alone, in float64 with plain products and sums in a fixed order,
-and rounded before k_t comes in. With D the diagonal of C, every form keeps D·k = C·X − B·e, |e| ≤ ½
-+ η:
+and rounded before k_t comes in. With D the diagonal of C, every form keeps D·k = C·X − B·e, where
+|e| ≤ ½ + η:
 
-    feedforward     R = −rint(Σ_j a_tj·k_{t−j})            a = C⁻¹D, B = C       C⁻¹ has few or
-    known entries feedback        R = rint(Σ_j c_tj·X_{t−j})             c = D⁻¹C, B = D       C has
-    few diagonals decaying sums   R = rint(s_t·Σ_i ω_i·S_i)              B = D                 C
-    sums geometric series block sums      R = rint(s_t·Σ_j g_tj·D_j)             B = D
-    C is constant in blocks
+    feedforward     R = −rint(Σ_j a_tj·k_{t−j})   a = C⁻¹D, B = C   C⁻¹ has few or known entries
+    feedback        R = rint(Σ_j c_tj·X_{t−j})    c = D⁻¹C, B = D   C has few diagonals
+    decaying sums   R = rint(s_t·Σ_i ω_i·S_i)     B = D             C sums geometric series
+    block sums      R = rint(s_t·Σ_j g_tj·D_j)    B = D             C is constant in blocks
 
 Never round k_t together with the form: that merges two k into one X, and the parity of the sum
 would show. docs/theory/noise.md has the theorem.
@@ -38,9 +36,9 @@ from fedmf.noise.jit import compiled, jit_inline
 Integers = NDArray[np.int64]
 Tables = tuple[Any, ...]
 
-#: Of products and sums in float64.
+#: Relative error of a product or a sum in float64.
 _EPSILON: Final = 2.0**-53
-#: Upwards, for the rounding of k and X themselves.
+#: Factor of error bounds, for the rounding of k and X themselves.
 _ROOM: Final = 1.01
 #: Entries of rows and innovations that are held at a time.
 _AT_ONCE: Final = 1 << 19
@@ -51,28 +49,35 @@ _MOST_COLUMNS: Final = 1 << 15
 
 @jit_inline
 def _subtract(k, past, x):
-    """x = k − rint(past), in integers."""
+    """Set x to k − rint(past), in integers."""
     for j in range(past.size):
         x[j] = k[j] - np.int64(np.rint(past[j]))
 
 
 @compiled("void(int64[:,::1], int64[::1], int64[::1], int64[::1], float64[::1], int64[:,::1])")
-def _feedforward(k, own, first, used, weights, x):
-    """x[i] = k[own[i]] − R, with R of the rows used[first[i]] … used[first[i + 1] − 1] of k."""
+def _feedforward(k, current, starts, earlier, weights, x):
+    """Set x[i] to k_t + Σ a_tj·k_{t−j}, with the sum rounded first.
+
+    Row current[i] of k is k_t. The terms of the sum are weights[m] times row earlier[m] of k, for
+    m = starts[i] … starts[i + 1] − 1.
+    """
     past = np.empty(x.shape[1])
     for i in range(x.shape[0]):
         past[:] = 0.0
-        for m in range(first[i], first[i + 1]):
-            row = k[used[m]]
+        for m in range(starts[i], starts[i + 1]):
+            row = k[earlier[m]]
             weight = weights[m]
             for j in range(past.size):
                 past[j] -= weight * np.float64(row[j])
-        _subtract(k[own[i]], past, x[i])
+        _subtract(k[current[i]], past, x[i])
 
 
 @compiled("void(int64[:,::1], int64, float64[:,::1], float64[:,:], int64, int64[:,::1])")
 def _feedback(k, t, coefficients, stored, column, x):
-    """Rows t, t + 1, …; stored[i mod r] holds X_i, and coefficients[i] are those of round t + i."""
+    """Set x to rows t, t + 1, …
+
+    stored[i mod r] holds X_i. coefficients[i] are the c_{t+i, j} of lags j = 1 … r.
+    """
     lags = stored.shape[0]
     past = np.empty(x.shape[1])
     for i in range(x.shape[0]):
@@ -94,8 +99,9 @@ def _feedback(k, t, coefficients, stored, column, x):
     " int64, int64[:,::1])"
 )
 def _decaying_sums(k, t, period, scales, weights, decays, stored, column, x):
-    """Rows t, t + 1, …; stored[m] holds S_m ← θ_m·S_m + X/s, which are 0 before multiples of the
-    period.
+    """Set x to rows t, t + 1, …
+
+    stored[m] holds S_m ← θ_m·S_m + X/s, which is 0 before each multiple of the period.
     """
     past = np.empty(x.shape[1])
     for i in range(x.shape[0]):
@@ -122,9 +128,9 @@ def _decaying_sums(k, t, period, scales, weights, decays, stored, column, x):
     " int64[:,::1])"
 )
 def _block_sums(k, places, scales, weights, stored, column, x):
-    """Rows with weights[i] of the stored sums.
+    """Set x to rows whose past is a sum of stored block sums, with weights[i] in row i.
 
-    After row i, place p = places[i] is X/s and the sums at places below p.
+    After row i, the sum at place p = places[i] is X/s and all sums at places below p.
     """
     past = np.empty(x.shape[1])
     for i in range(x.shape[0]):
@@ -166,51 +172,48 @@ Form = TypeVar("Form", bound=StreamingInverse)
 
 
 class RowRule(ABC, Generic[Form]):
-    """How rows are made of innovations and of vectors stored in earlier rounds; abstract.
+    """A rule that makes rows of innovations and of vectors stored in earlier rounds; abstract.
 
     The stored vectors are a float64 matrix (`vectors`, length) that belongs to the caller. They
-    precede one round: after `rows` they precede the round after the last.
+    precede one round: after `rows` they precede the round after its last.
 
     Attributes:
         inverse: the form of C⁻¹ that is streamed.
-        vectors: how many vectors are stored.
+        vectors: number of stored vectors.
     """
 
     inverse: Form
     vectors: int
 
-    def begin(self, t: int) -> int:
-        """Return the last round up to t before which nothing needs to be known: replay starts
-        there.
-        """
+    def replay_start(self, t: int) -> int:
+        """Return the last round up to t from which on rows can be made with stored vectors of 0."""
         return 0
 
-    def drawn(self, t: int, count: int) -> Sequence[int]:
+    def innovation_rounds(self, t: int, count: int) -> Sequence[int]:
         """Return the rounds whose innovations rows t … t + count − 1 need, ascending."""
         return range(t, t + count)
 
     @abstractmethod
     def tables(self, t: int, count: int) -> Tables:
-        """Return what rows t … t + count − 1 take from the form of C⁻¹, the same for all
-        columns.
-        """
+        """Return the numbers of C⁻¹ for rows t … t + count − 1, which serve all columns."""
 
     @abstractmethod
     def rows(self, tables: Tables, k: Integers, stored: Array, column: int, x: Integers) -> None:
         """Set x to rows t, t + 1, … in some columns.
 
         Args:
-            tables: those of the rows.
-            k: innovations of the rounds that `drawn` names, a row each, at least as wide as x.
-            stored: the vectors, changed.
-            column: the one of the stored vectors that is column 0 of x.
-            x: shape (count, columns).
+            tables: `tables` of these rows.
+            k: innovations of `innovation_rounds`, a row each, at least as wide as x.
+            stored: the vectors; changed.
+            column: column of the stored vectors that is column 0 of x.
+            x: shape (count, columns); set.
         """
 
     @abstractmethod
-    def rounding(self, farthest: float, row_std: float) -> float:
-        """Bound η, what float64 adds to the error ½ of R while no normal is c standard deviations
-        away.
+    def rounding_bound(self, farthest: float, row_std: float) -> float:
+        """Bound η, by which float64 adds to the error ½ of R.
+
+        It holds unless a normal variable is farther than c standard deviations from 0.
 
         Args:
             farthest: c·τ in units.
@@ -219,12 +222,12 @@ class RowRule(ABC, Generic[Form]):
 
     @property
     def spread_by_strategy(self) -> bool:
-        """Whether B is C; else it is the diagonal of C."""
+        """True if B is C, false if B is the diagonal of C."""
         return False
 
     def columns_at_once(self, count: int) -> int:
-        """How many columns of ``count`` rows are made at a time."""
-        held = max(1, len(self.drawn(self.inverse.rounds - count, count)))
+        """Return the number of columns of ``count`` rows that are made at a time."""
+        held = max(1, len(self.innovation_rounds(self.inverse.rounds - count, count)))
         return min(max(_AT_ONCE // held, _FEWEST_COLUMNS), _MOST_COLUMNS)
 
 
@@ -242,35 +245,40 @@ class FeedforwardRows(RowRule[Recurrence | SparseRows]):
         """True: B = C."""
         return True
 
-    def begin(self, t: int) -> int:
+    def replay_start(self, t: int) -> int:
         """Return t: nothing is stored."""
         return t
 
-    def drawn(self, t: int, count: int) -> Sequence[int]:
+    def innovation_rounds(self, t: int, count: int) -> Sequence[int]:
         """Return the rounds with an entry in one of these rows of C⁻¹."""
         if isinstance(self.inverse, Recurrence):
-            return range(max(0, t + 1 - self.inverse.feedforward.shape[-1]), t + count)
-        _, inputs, _ = self.inverse.rows(t, count)
-        return np.unique(inputs).tolist()
+            lags = self.inverse.feedforward.shape[-1]
+            return range(max(0, t + 1 - lags), t + count)
+        _, columns, _ = self.inverse.rows(t, count)
+        return np.unique(columns).tolist()
 
     def tables(self, t: int, count: int) -> Tables:
-        """Return which row of k is its own, and which others a row takes with what weights."""
-        first, inputs, entries = self.inverse.rows(t, count)
-        drawn = np.array(self.drawn(t, count), np.int64)
-        own = np.searchsorted(drawn, np.arange(t, t + count))
-        row = np.repeat(np.arange(t, t + count), np.diff(first))
-        weights = entries / self._diagonal[inputs]
-        earlier = inputs < row
-        starts = np.concatenate([[0], np.cumsum(earlier)])[first]
-        used = np.searchsorted(drawn, inputs[earlier])
-        return own, starts, used, weights[earlier]
+        """Return the places of k_t and of earlier innovations, and the weights a_tj of these.
+
+        Returns:
+            As `_feedforward` takes them; places are rows of `innovation_rounds`.
+        """
+        starts, columns, entries = self.inverse.rows(t, count)
+        rounds = np.array(self.innovation_rounds(t, count), np.int64)
+        own_rounds = np.arange(t, t + count)
+        is_earlier = columns < np.repeat(own_rounds, np.diff(starts))
+        weights = entries / self._diagonal[columns]
+        earlier_starts = np.concatenate([[0], np.cumsum(is_earlier)])[starts]
+        current = np.searchsorted(rounds, own_rounds)
+        earlier = np.searchsorted(rounds, columns[is_earlier])
+        return current, earlier_starts, earlier, weights[is_earlier]
 
     def rows(self, tables: Tables, k: Integers, stored: Array, column: int, x: Integers) -> None:
-        """Set x to rows of C⁻¹D k, rounded but for k_t itself."""
+        """Set x to rows of C⁻¹D·k, in which all terms but k_t are rounded together."""
         del stored, column
         _feedforward(k, *tables, x)
 
-    def rounding(self, farthest: float, row_std: float) -> float:
+    def rounding_bound(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_j a_tj·k_{t−j} by its number of terms and Σ_j |a_tj·k_{t−j}|."""
         del row_std
         terms = int(self.inverse.draws().max())
@@ -278,9 +286,7 @@ class FeedforwardRows(RowRule[Recurrence | SparseRows]):
 
 
 class FeedbackRows(RowRule[Recurrence]):
-    """The last r rows are stored in a ring; row t overwrites X_{t−r}, which it is the last to
-    read.
-    """
+    """The last r rows are stored in a ring; row t overwrites X_{t−r}, which no later row reads."""
 
     def __init__(self, inverse: Recurrence) -> None:
         if inverse.feedforward.shape[-1] > 1:
@@ -290,30 +296,35 @@ class FeedbackRows(RowRule[Recurrence]):
         self.inverse = inverse
         self.vectors = inverse.memory_vectors
         n = inverse.rounds
+        rounds = np.arange(n)
         lags = np.arange(1, self.vectors + 1)
-        reach = np.broadcast_to(np.where(inverse.feedback != 0, lags, 0).max(axis=-1), (n,))
-        earliest = np.minimum.accumulate(np.maximum(np.arange(n) - reach, 0)[::-1])[::-1]
-        # No row from t on reads an earlier one.
-        self._fresh = np.append(earliest >= np.arange(n), True)
+        longest_lags = np.where(inverse.feedback != 0, lags, 0).max(axis=-1)
+        first_read = np.maximum(rounds - np.broadcast_to(longest_lags, (n,)), 0)
+        # The earliest round that any row from t on reads.
+        first_read_later = np.minimum.accumulate(first_read[::-1])[::-1]
+        self._needs_no_past = np.append(first_read_later >= rounds, True)
 
-    def begin(self, t: int) -> int:
+    def replay_start(self, t: int) -> int:
         """Return the last round up to t from which on no row reads an earlier one."""
-        return int(np.flatnonzero(self._fresh[: t + 1])[-1])
+        return int(np.flatnonzero(self._needs_no_past[: t + 1])[-1])
 
     def tables(self, t: int, count: int) -> Tables:
         """Return t, and c_tj = g_tj·s_t/s_{t−j} for these rounds and the lags j = 1 … r."""
-        feedback = self.inverse.feedback
-        rows = feedback[t : t + count] if feedback.ndim == 2 else np.tile(feedback, (count, 1))
-        own = np.arange(t, t + count)[:, None]
-        earlier = np.maximum(own - np.arange(1, self.vectors + 1), 0)
+        feedback = np.atleast_2d(self.inverse.feedback)
+        if len(feedback) == 1:
+            coefficients = np.tile(feedback, (count, 1))
+        else:
+            coefficients = feedback[t : t + count]
+        current = np.arange(t, t + count)[:, None]
+        earlier = np.maximum(current - np.arange(1, self.vectors + 1), 0)
         scale = self.inverse.row_scale
-        return t, np.ascontiguousarray(rows * (scale[own] / scale[earlier]))
+        return t, np.ascontiguousarray(coefficients * (scale[current] / scale[earlier]))
 
     def rows(self, tables: Tables, k: Integers, stored: Array, column: int, x: Integers) -> None:
         """Set x to the rows that solve C·X = D·k forward."""
         _feedback(k, *tables, stored, column, x)
 
-    def rounding(self, farthest: float, row_std: float) -> float:
+    def rounding_bound(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_j c_tj·X_{t−j}, which has r terms."""
         feedback = np.atleast_2d(self.inverse.feedback)
         scale = self.inverse.row_scale
@@ -329,7 +340,7 @@ class DecayingSums(RowRule[StateSpace]):
         self.vectors = inverse.memory_vectors
         self._period = inverse.rounds if inverse.period is None else inverse.period
 
-    def begin(self, t: int) -> int:
+    def replay_start(self, t: int) -> int:
         """Return the start of t's period."""
         return t - t % self._period
 
@@ -344,9 +355,10 @@ class DecayingSums(RowRule[StateSpace]):
         """Set x to the rows that solve C·X = D·k forward by the sums."""
         _decaying_sums(k, *tables, stored, column, x)
 
-    def rounding(self, farthest: float, row_std: float) -> float:
-        """Bound the error of Σ_i ω_i·S_i: every step of a sum adds some, which decays as the sum
-        does.
+    def rounding_bound(self, farthest: float, row_std: float) -> float:
+        """Bound the error of Σ_i ω_i·S_i.
+
+        Every step of a sum adds an error, which decays as the sum does.
         """
         del row_std
         weights = np.array(self.inverse.output_weights)
@@ -359,41 +371,44 @@ class DecayingSums(RowRule[StateSpace]):
 
 
 class DyadicSums(RowRule[BlockSums]):
-    """A place for each level holds the sum of the rows over the last complete block of that
-    level.
-    """
+    """The sum of the rows over the last complete block of each level is stored."""
 
     def __init__(self, inverse: BlockSums) -> None:
         self.inverse = inverse
         self.vectors = max(1, inverse.memory_vectors)
 
-    def begin(self, t: int) -> int:
+    def replay_start(self, t: int) -> int:
         """Return the start of t's period."""
         return t - t % self.inverse.period
 
     def tables(self, t: int, count: int) -> Tables:
-        """Return where the blocks that end with these rounds go, s and g of these rounds."""
-        local = np.arange(t, t + count) % self.inverse.period
-        places = np.array([self._place(int(each)) for each in local])
+        """Return s and g of these rounds, and the places of the blocks that end with them."""
+        rounds_in_period = np.arange(t, t + count) % self.inverse.period
+        places = np.array([self._place(int(each)) for each in rounds_in_period])
         scales = np.array(self.inverse.row_scale[t : t + count])
-        return places, scales, np.ascontiguousarray(self.inverse.weights[local])
+        return places, scales, np.ascontiguousarray(self.inverse.weights[rounds_in_period])
 
     def rows(self, tables: Tables, k: Integers, stored: Array, column: int, x: Integers) -> None:
         """Set x to the rows that solve C·X = D·k forward by the block sums."""
         _block_sums(k, *tables, stored, column, x)
 
-    def _place(self, local: int) -> int:
-        """Return where the block that ends with a round goes; one that ends the period is read by
-        nobody.
-        """
-        level = closed_levels(local)
-        return level if level < self.vectors else 0
+    def _place(self, round_in_period: int) -> int:
+        """Return the place of the block that ends with a round, which is its level.
 
-    def rounding(self, farthest: float, row_std: float) -> float:
+        A block that ends the period is read by no later row; its place does not matter.
+        """
+        level = closed_levels(round_in_period)
+        if level < self.vectors:
+            return level
+        return 0
+
+    def rounding_bound(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_j g_tj·D_j by the largest sums of 2ʲ rows."""
         levels = self.inverse.memory_vectors
         sizes = 2.0 ** np.arange(levels)
-        largest = float((np.abs(self.inverse.weights) * sizes).sum(axis=1).max()) if levels else 0.0
+        largest = 0.0
+        if levels:
+            largest = float((np.abs(self.inverse.weights) * sizes).sum(axis=1).max())
         scale = self.inverse.row_scale
         ratio = float(scale.max() / scale.min())
         return _EPSILON * (2 * levels + 6) * _ROOM * farthest * row_std * largest * ratio

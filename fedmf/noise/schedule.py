@@ -1,5 +1,7 @@
-"""Which key makes which row: a sub-key for every opening of a run, so that copies of it add other
-noise.
+"""The key of each row of noise: every opening of a run has a sub-key of its own.
+
+So copies of a run directory that are continued separately add independent noise. `NoiseStream` asks
+the schedule for keys; the ledger records the openings.
 """
 
 from __future__ import annotations
@@ -17,34 +19,34 @@ _DIGEST_LABEL: Final = b"fedmf key schedule, version 1\x00"
 
 
 class OpeningRecord(Protocol):
-    """What keeps the openings of a run or stream: its ledger.
+    """The record of the openings of a run or stream: its ledger.
 
-    An opening has a ``first_round``, which came next when it was made, and 32 random bytes,
-    ``salt``.
+    An opening has a ``first_round``, the next round when it was recorded, and a ``salt`` of 32
+    random bytes.
     """
 
     def openings(self) -> Sequence[Any]:
-        """All of them, in the order in which they were made."""
+        """Return all openings in the order in which they were recorded."""
         ...
 
     def opening(self) -> Any:
-        """That of this process, durable when this returns; recorded now if it was not yet."""
+        """Return the opening of this process, which is recorded first if it was not; durable."""
         ...
 
 
 @final
 class KeySchedule:
-    """The key of every row z(t, ·): from the opening under which row t is released first.
+    """The key of every row of noise: that of the opening under which the row is released first.
 
     Opening i begins with row f_i, f_0 = 0 ≤ f_1 ≤ …, and has the key
     K_i = `NoiseKey.opening(r_i)` with r_i its own random bytes. Row t has the key of the last i
     with f_i ≤ t; of two openings with one f the later counts, since nothing was released under the
-    earlier. A public key has no openings: all its rows are made with the key itself.
+    earlier. A public key makes all rows itself, whatever the openings.
 
     Args:
         root: the run's key.
         openings: (f_i, r_i) in order, as recorded.
-        released: T, how many rows were released; row T and later have no key until `open`.
+        released: T, number of rows released; row T and later ones have no key until `open`.
 
     Raises:
         ValueError: the openings do not begin at 0 or go back, one begins past T, rows were released
@@ -82,9 +84,7 @@ class KeySchedule:
 
     @classmethod
     def constant(cls, key: NoiseKey) -> Self:
-        """One key for all rows: for noise that no record continues, or that keeps its key on
-        purpose.
-        """
+        """Return the schedule of one key for all rows, for noise that no record continues."""
         schedule = cls(key, [], 0)
         schedule._first = [0]
         schedule._salt = [b""]
@@ -94,21 +94,24 @@ class KeySchedule:
 
     @classmethod
     def of(cls, keys: NoiseKey | KeySchedule) -> KeySchedule:
-        """The schedule itself, or one key for all rows."""
-        return keys if isinstance(keys, KeySchedule) else cls.constant(keys)
+        """Return a schedule as it is, and a key as the schedule of this key for all rows."""
+        if isinstance(keys, KeySchedule):
+            return keys
+        return cls.constant(keys)
 
     @classmethod
     def of_record(cls, root: NoiseKey, record: OpeningRecord, released: int) -> Self:
-        """The schedule that a record holds, after so many rounds."""
-        return cls(
-            root, [(opening.first_round, opening.salt) for opening in record.openings()], released
-        )
+        """Return the schedule of recorded openings after so many released rounds."""
+        openings = [(opening.first_round, opening.salt) for opening in record.openings()]
+        return cls(root, openings, released)
 
     def _append(self, first: int, salt: bytes) -> None:
-        least = self._first[-1] if self._first else 0
-        if first < least or (first > 0 and not self._first):
-            wanted = f"at least {least}" if self._first else "0 for the first"
-            raise ValueError(f"first_round (of an opening) must be {wanted}; got {first!r}.")
+        if not self._first and first != 0:
+            raise ValueError(f"first_round (of an opening) must be 0 for the first; got {first!r}.")
+        if self._first and first < self._first[-1]:
+            raise ValueError(
+                f"first_round (of an opening) must be at least {self._first[-1]}; got {first!r}."
+            )
         if len(salt) != SALT_BYTES:
             raise ValueError(
                 f"salt (bytes of an opening) must be {SALT_BYTES} bytes; got {len(salt)}."
@@ -118,7 +121,7 @@ class KeySchedule:
 
     @property
     def opened(self) -> bool:
-        """Whether rows that were not released have a key."""
+        """True if rows that were not released have a key."""
         return self._sealed is None
 
     def open(self, first: int, salt: bytes) -> None:
@@ -132,25 +135,27 @@ class KeySchedule:
             ValueError: it was opened already, or begins elsewhere.
         """
         if first != self._sealed:
-            expected = "opened once" if self._sealed is None else f"opened at {self._sealed}"
+            expected = "opened once"
+            if self._sealed is not None:
+                expected = f"opened at {self._sealed}"
             raise ValueError(f"key schedule must be {expected}; got an opening at {first}.")
         self._append(first, salt)
         self._sealed = None
 
     def ensure_opened(self, record: OpeningRecord) -> None:
-        """Begin the opening of this process, unless this was done; it is durable first.
+        """Begin the opening of this process unless it has begun; it is durable before.
 
-        To be called just before the first row of noise is drawn for a release.
+        Call this just before the first row of noise is drawn for a release.
         """
         if self._sealed is not None:
             opening = record.opening()
             self.open(opening.first_round, opening.salt)
 
     def opening_indices(self, rounds: Sequence[int]) -> list[int]:
-        """The place of each row's opening among all.
+        """Return the index of each row's opening.
 
         Raises:
-            RuntimeError: a row that was not released, and nothing is open.
+            RuntimeError: a row was not released, and no opening has begun for it.
         """
         if self._sealed is not None and max(rounds) >= self._sealed:
             raise RuntimeError(
@@ -162,30 +167,27 @@ class KeySchedule:
         return [bisect_right(self._first, t) - 1 for t in rounds]
 
     def key(self, opening_index: int) -> NoiseKey:
-        """The key of the opening at a place that `opening_indices` gave."""
-        key = self._keys.get(opening_index)
-        if key is None:
-            key = self._keys[opening_index] = self.root.opening(self._salt[opening_index])
-        return key
+        """Return the key of an opening, by an index from `opening_indices`."""
+        if opening_index not in self._keys:
+            self._keys[opening_index] = self.root.opening(self._salt[opening_index])
+        return self._keys[opening_index]
 
     def key_of(self, t: int) -> NoiseKey:
-        """The key of row t."""
+        """Return the key of row t."""
         return self.key(self.opening_indices([t])[0])
 
     def digest(self, t: int) -> str:
-        """SHA-256 of all that determines the keys of rows 0 … t − 1, but for the root: safe to
-        publish.
+        """Return a SHA-256 of the openings of rows 0 … t − 1, which is safe to publish.
+
+        With the root it determines the keys of these rows.
         """
         state = hashlib.sha256(_DIGEST_LABEL)
-        if not self.root.public:
-            for opening_index, (first, salt) in enumerate(
-                zip(self._first, self._salt, strict=True)
-            ):
-                followed = (
-                    opening_index + 1 < len(self._first) and self._first[opening_index + 1] == first
-                )
-                if first < t and not followed:
-                    state.update(first.to_bytes(8, "little") + salt)
+        if self.root.public:
+            return state.hexdigest()
+        last_salts = dict(zip(self._first, self._salt, strict=True))
+        for first, salt in last_salts.items():
+            if first < t:
+                state.update(first.to_bytes(8, "little") + salt)
         return state.hexdigest()
 
     def __repr__(self) -> str:

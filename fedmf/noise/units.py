@@ -27,33 +27,33 @@ FINEST: Final = 31
 """B where nothing asks for a coarser unit: Σ n² of a vector of norm 1 is then at most 2⁶²."""
 
 COARSEST: Final = 8
-"""B below which noise of so many bounds is refused."""
+"""Smallest B: noise for which only coarser units are left is rejected."""
 
 _LARGEST_SCALE: Final = 2.0**36
 _LARGEST_ETA: Final = 0.25
-#: Rows, and innovations, are integers that float64 has.
+#: Rows and innovations are integers that float64 represents exactly.
 _LARGEST_ROW: Final = 2.0**51
 _LARGEST_SUM: Final = 2.0**62
-#: c less μ.
+#: c − μ.
 _DEVIATIONS: Final = 20.0
 #: 2·e⁻²⁰⁰, rounded up.
 _TAIL: Final = 3e-87
-#: Room of τ for W, so that a unit that suits s suits s + W; for roundings of this file, upwards.
+#: Room of τ for W, so that a unit that suits s suits s + W too.
 _ROOM: Final = 1.01
+#: Factor that rounds the results of this file upwards.
 _UPWARDS: Final = 1.0 + 2.0**-40
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What is summed and released in every round, as far as its unit depends on it.
+    """A vector that is summed and released in every round, as far as its unit depends on it.
 
     Args:
         factorization: C.
-        size: d, how many integers a round.
+        size: d, the number of integers in a round.
         users: m, the most vectors in a sum.
         ratio: τ of this part, in bounds of its vectors, per τ of the whole release.
-        cut: how far ‖CΔ‖ moves where vectors are not integers themselves but rounded to them, in
-            units.
+        cut: how far ‖CΔ‖ moves, in units, where vectors are rounded to integers.
     """
 
     factorization: Factorization
@@ -70,9 +70,9 @@ class IntegerNoise:
     Args:
         bits: B; the unit is 2⁻ᴮ of the bound of a vector.
         std: τ in units.
-        movement: W, in bounds of a vector; with what rounding of vectors adds to s.
-        eta: η, by which float64 may add to the error ½ of a row.
-        failure: (1 + e^ε)·p at most.
+        movement: W in bounds of a vector, including what rounding of vectors adds to s.
+        eta: η, the most that float64 adds to the error ½ of a row.
+        failure: an upper bound of (1 + e^ε)·p.
     """
 
     bits: int
@@ -82,13 +82,14 @@ class IntegerNoise:
     failure: float
 
 
-def integer_noise(part: Part, std: float, mu: float) -> IntegerNoise:
+def integer_noise(part: Part, std: float, mu: float, finest: int = FINEST) -> IntegerNoise:
     """Choose the finest unit that a part with noise τ allows, by public numbers alone.
 
     Args:
         part: with its C, d and m.
         std: τ of the whole release in bounds; the part's is ``part.ratio`` times it.
         mu: μ of the whole release.
+        finest: B of the finest unit that may be chosen.
 
     Raises:
         ValueError: the noise is so large that no unit from 2⁻⁸ on suits it.
@@ -100,10 +101,10 @@ def integer_noise(part: Part, std: float, mu: float) -> IntegerNoise:
     row_std = math.sqrt(float(C.noise_row_variances().max()))
     tau = part.ratio * std
     deviations = _DEVIATIONS + mu * _ROOM
-    for bits in range(FINEST, COARSEST - 1, -1):
+    for bits in range(finest, COARSEST - 1, -1):
         units = tau * 2.0**bits * _ROOM
         farthest = deviations * units * row_std
-        eta = rule.rounding(deviations * units, row_std)
+        eta = rule.rounding_bound(deviations * units, row_std)
         if (
             units * float(diagonal.max()) <= _LARGEST_SCALE
             and eta <= _LARGEST_ETA
@@ -126,12 +127,12 @@ def integer_noise(part: Part, std: float, mu: float) -> IntegerNoise:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What integers cost a release of one or several parts.
+    """The cost of integers in a release of one or several parts.
 
     Args:
         parts: the unit of each.
         movement: W of the whole release in bounds: μ = (s + W)/τ.
-        failure: what they add to δ.
+        failure: an upper bound of what integers add to δ.
     """
 
     parts: tuple[IntegerNoise, ...]
@@ -145,26 +146,34 @@ class Rounding:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `dataclasses.asdict` made."""
+        """Read a dict that `dataclasses.asdict` wrote."""
         parts = tuple(IntegerNoise(**part) for part in values["parts"])
         return cls(parts, float(values["movement"]), float(values["failure"]))
 
 
 NOTHING: Final = Rounding((), 0.0, 0.0)
-"""Of a release without noise."""
+"""The cost in a release without noise."""
 
 
-def rounding_of(parts: Sequence[Part], sensitivity: float, std: float) -> Rounding:
+def rounding_of(
+    parts: Sequence[Part], sensitivity: float, std: float, finest: Sequence[int] | None = None
+) -> Rounding:
     """Return the units of all parts of a release with noise τ, and what they cost together.
 
     Args:
         parts: at least one.
         sensitivity: s of the whole release, in bounds.
         std: τ of the whole release, in bounds; 0 for one without noise.
+        finest: B of the finest unit that each part may have; `FINEST` by default.
     """
     if std == 0:
         return NOTHING
-    noises = tuple(integer_noise(part, std, sensitivity / std) for part in parts)
+    if finest is None:
+        finest = [FINEST] * len(parts)
+    mu = sensitivity / std
+    noises = tuple(
+        integer_noise(part, std, mu, bits) for part, bits in zip(parts, finest, strict=True)
+    )
     squares = sum(
         (noise.movement / part.ratio) ** 2 for part, noise in zip(parts, noises, strict=True)
     )
@@ -192,8 +201,10 @@ def calibrated(
 
 
 def strategy_norm_bound(factorization: Factorization) -> float:
-    """Bound ‖C‖₂: by Σ|c_j| where C is Toeplitz up to column scales, else √(‖C‖₁‖C‖_∞), else
-    ‖C‖_F.
+    """Bound ‖C‖₂.
+
+    The bound is Σ|c_j| where C is Toeplitz up to column scales, √(‖C‖₁‖C‖_∞) for other C with few
+    rounds, and ‖C‖_F for many.
     """
     if isinstance(factorization, Stamped):
         return strategy_norm_bound(factorization.base)

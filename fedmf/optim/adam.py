@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedmf.matrices.workload import ToeplitzWorkload, decaying, iterates
+from fedmf.mechanisms.workload import ToeplitzWorkload, decaying, iterates
 from fedmf.moments import SecondMoment
 from fedmf.optim.energies import BlockKind, Blocks, Energies
 from fedmf.optim.optimizer_options import OptimizerOptions, check_decay

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedmf.matrices.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
+from fedmf.mechanisms.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
 from fedmf.optim.own_rule import OwnRule
 from fedmf.optim.server_optimizer import Move
 from fedmf.release.round_release import ServerOptimizer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmf.matrices.workload import LearningRateSchedule
+from fedmf.mechanisms.workload import LearningRateSchedule
 
 
 @dataclass(frozen=True)

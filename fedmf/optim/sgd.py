@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedmf.clipping.memory import in_parts, new_vector
-from fedmf.matrices.workload import ToeplitzWorkload, iterates
+from fedmf.mechanisms.workload import ToeplitzWorkload, iterates
 from fedmf.optim.optimizer_options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import Move
 from fedmf.release.round_release import RoundRelease, ServerOptimizer

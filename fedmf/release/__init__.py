@@ -1,3 +1,1 @@
-"""Release: integer sums plus integer noise, committed before anybody sees them, for runs and for
-streams.
-"""
+"""Releases of runs and streams: integer sums plus integer noise, committed before they are seen."""

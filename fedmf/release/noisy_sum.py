@@ -1,4 +1,8 @@
-"""An integer sum plus an integer row of noise, and only then numbers."""
+"""Noisy sums of a run: an integer sum plus an integer row of noise, and only then numbers.
+
+`PrivateServer` has a `NoisyParts` for each part of its plan: sums of updates, statistics and second
+moments.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +30,28 @@ from fedmf.release.statistics import ReleasedStatistic
 
 @compiled("void(int64[::1], float64, float32[::1])", "void(int64[::1], float64, float64[::1])")
 def _scale(integers: Any, factor: float, values: Any) -> None:
-    """values = integers·factor, rounded to float64 and then to their own type."""
+    """Set values to integers·factor, rounded to float64 and then to the type of the values."""
     for i in range(values.size):
         values[i] = np.float64(integers[i]) * factor
 
 
 @dataclass(frozen=True, eq=False)
 class NoisySum:
-    """A private sum: o = G + X. Everything that is made of it is post-processing.
+    """A private sum: o = G + X. All that is computed from it is post-processing.
 
     Args:
         integers: o, int64, shape (d,).
-        unit: what one of them stands for.
+        unit: value of an integer of 1.
     """
 
     integers: Tensor
     unit: float
 
     def mean(self, size: float, dtype: torch.dtype = torch.float64) -> Tensor:
-        """o·(unit/size) as a new vector.
+        """Return o·(unit/size) as a new vector.
 
         Args:
-            size: m > 0, by which the sum is divided.
+            size: m > 0, the divisor of the sum.
             dtype: float32 or float64; products are rounded to float64 first.
         """
         factor = self.unit / size
@@ -64,17 +68,19 @@ class NoisyParts:
     """The noise of one part of a release: sums of updates, second moments, or a statistic.
 
     Args:
-        keys: which key makes which row.
+        keys: the key of each row.
         domain: of the part.
         part: its C and size.
-        noise: its standard deviation in integers; None for a release without noise.
+        noise: its unit and standard deviation; None for a release without noise.
     """
 
     def __init__(
         self, keys: KeySchedule, domain: Domain, part: Part, noise: IntegerNoise | None
     ) -> None:
         C = part.factorization
-        std = 0.0 if noise is None else noise.std
+        std = 0.0
+        if noise is not None:
+            std = noise.std
         self.noise = noise
         self.stream = NoiseStream(keys, domain, C.streaming_inverse(), C.rounds, part.size, std)
 
@@ -82,31 +88,31 @@ class NoisyParts:
         """Turn the sum of round t into its release, in place.
 
         Args:
-            t: 0-based round.
+            t: round, from 0.
             total: G_t, int64, shape (size,).
-            unit: what one of its integers stands for.
+            unit: value of an integer of 1.
         """
         self.stream.seek(t)
         self.stream.release(total)
         return NoisySum(total, unit)
 
     def check(self, saved: Mapping[str, Any]) -> None:
-        """Reject other noise than the saved; without noise any key will do.
+        """Check that the noise is that of a saved state; without noise any key is accepted.
 
         Raises:
-            ValueError: it is another.
+            ValueError: it is other noise.
         """
         if self.noise is not None:
             self.stream.load_state(saved)
 
 
 class NoisyStatistic:
-    """Σ_u s_u + noise in round t.
+    """A statistic with its noise: Σ_u s_u + noise in every round.
 
     Args:
         statistic: s, of absolute value at most c.
         plan: of the run.
-        keys: which key makes which row.
+        keys: the key of each row.
     """
 
     def __init__(self, statistic: ReleasedStatistic, plan: Plan, keys: KeySchedule) -> None:
@@ -116,24 +122,26 @@ class NoisyStatistic:
         domain = Domain.of_statistic(statistic.name)
         self.noisy = NoisyParts(keys, domain, plan.parts[index], plan.noise_of(index))
         # Without noise nothing is rounded, and fine units of a large statistic might overflow.
-        self._bits = 0 if self.noisy.noise is None else plan.bits_of(index)
+        self._bits = 0
+        if self.noisy.noise is not None:
+            self._bits = plan.bits_of(index)
 
     def release(self, t: int, total: ClippedSum) -> NoisySum:
-        """The noisy sum of round t."""
+        """Return the noisy sum of round t."""
         integers = torch.tensor([total.scalar(self._summed) << self._bits], dtype=torch.int64)
         return self.noisy.release(t, integers, 2.0**-self._bits)
 
 
 class NoisySecondMoment:
-    """The second moment of every round, of an optimizer that needs it: F_t + noise, which is m·q_t.
+    """The second moment with its noise, for an optimizer that needs it: m·q_t = F_t + noise.
 
     F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected
     onto the ball of radius ζ ("squared-mean"); in integers in either case.
 
     Args:
         plan: of a run with a second stream.
-        moment: which features the optimizer needs, as the plan counted.
-        keys: which key makes which row; the same as for the sums.
+        moment: the features that the optimizer needs, as planned.
+        keys: the key of each row, as for the sums.
     """
 
     def __init__(self, plan: Plan, moment: SecondMoment, keys: KeySchedule) -> None:
@@ -150,15 +158,17 @@ class NoisySecondMoment:
 
     def release(self, t: int, total: ClippedSum) -> tuple[NoisySum, float]:
         """Return m·q_t and the variance of the noise in each entry of q_t."""
-        features = (
-            total.second_fixed_point if self._form == "per-user" else self._squared_mean(total)
-        )
+        if self._form == "per-user":
+            features = total.second_fixed_point
+        else:
+            features = self._squared_mean(total)
         noisy = self.noisy.release(t, features, self._unit)
         return noisy, (self._std / self._size) ** 2 * float(self._row_variances[t])
 
     def _squared_mean(self, total: ClippedSum) -> Tensor:
-        """m times the features of G/m, clipped like an update: a mean of more users may be
-        longer.
+        """Return m times the features of G/m.
+
+        G/m is clipped like an update: the mean of more than m users may be longer.
         """
         mean = total.fixed_point.to(torch.float64) / self._size
         integers, _ = clip_to_fixed_point(mean[None], 2.0**self._bits, self._bits)

@@ -1,5 +1,7 @@
-"""The noise plan of a release: C, its sensitivity, the units of its integers, σ, and what that
-guarantees.
+"""The noise plan of a run: C, its sensitivity, the units of its integers, σ, and the guarantee.
+
+`Plan.calibrated` computes the noise that (ε, δ) needs. `Plan.allowed` computes it again from the
+recorded plan before a statement is made. `PrivateServer` draws noise by a plan.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from fedmf.accounting.gaussian import (
     gaussian_epsilon,
 )
 from fedmf.accounting.integer_noise import ideal_budget
-from fedmf.accounting.queries import SecondStream, SumQuery, release_of
+from fedmf.accounting.queries import SecondStream, SumQuery, query_of
 from fedmf.errors import LedgerError
 from fedmf.matrices.factorization import BuiltMechanism, factorization_from_dict
 from fedmf.matrices.sensitivity import Sensitivity
@@ -33,22 +35,21 @@ if TYPE_CHECKING:
 
 #: Relative, of sensitivities that are summed in different orders.
 _TOLERANCE: Final = 1e-9
-#: Far above what rare failures of integer noise add to δ, and what they add is below the
-#: accountants' margin.
+#: Rare failures of integer noise add far less to δ, and less than the accountants' margin.
 _LEAST_DELTA: Final = 1e-40
 
 _NO_SENSITIVITY: Final = Sensitivity(0.0, "exact", "")
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedEpsilon:
     """ε of the worst user that a contract allows, after T rounds of a plan; infinite without noise.
 
     Args:
         epsilon: at the full horizon; with amplification only while the cohorts stay secret.
-        epsilon_known_cohorts: the same against an observer who knows in which rounds each user took
-            part.
-        epsilon_so_far: of the rounds released; infinite once all are, as nothing more is said then.
+        epsilon_known_cohorts: at the full horizon, against an observer who knows in which rounds
+            each user took part.
+        epsilon_so_far: of the rounds released; infinite if these are all, when `epsilon` says it.
         known_so_far: of the rounds released, against such an observer.
     """
 
@@ -60,36 +61,35 @@ class Allowed:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plan:
-    """A mechanism with its noise: calibrated once (`calibrated`), recorded, and read by everybody.
+    """A mechanism with its noise, which is calibrated once and recorded.
 
     With τ the standard deviation of the z that are streamed through C⁻¹ into the sum, per unit clip
     norm of a user's whole vector, and W what rounding to integers costs, 1/σ = μ =
     (sensitivity·(adjacency factor) + W)/τ; those of a second stream have τ over √λ.
 
     Args:
-        epsilon: ε that is asked for; None for a release without noise.
+        epsilon: ε of the whole run; None for a release without noise.
         delta: δ.
         adjacency: "zero-out" or "replace-one".
-        clip_norm: ζ, of round 0 where a statistic moves it.
-        users: N, how many users can take part.
+        clip_norm: ζ; that of round 0 if a statistic sets it.
+        users: N, the number of users that can take part.
         users_per_round: m, the planned cohort size, by which sums are divided.
         participation: the (n, k, b) contract.
         mechanism: name, parameters and factorization C.
         dimension: d, the number of trained parameters.
         second: the stream of second moments; None where sums alone are released.
-        statistics: what else is released under the same ε.
+        statistics: statistics that are released under the same ε.
         normalized: whether means are released in units of the clip norm of their round.
         unit: the unit of protection: "user" or "example".
         sensitivity: of `release` under the contract, exact or an upper bound, per unit clip norm
             and unit of `adjacency_factor`; sens_{k,b}(C) of a single stream.
         noise_multiplier: σ ≥ 0 for sensitivity 1; 0 in a run without privacy.
-        relative_noise_std: τ. Of a user's whole vector (a·x/ζ, b₁·s₁/c₁, …): what updates take is
+        relative_noise_std: τ of a user's whole vector (a·x/ζ, b₁·s₁/c₁, …); that of updates is
             `noise_std`.
         rounding: the units of `parts`, and W.
-        amplification: how the noise was calibrated for secret cohorts; None where nothing is
-            claimed.
+        amplification: how the noise was calibrated for secret cohorts; None without such a claim.
 
-    The last five follow from the others, and have no noise until `calibrated` found them.
+    The last five follow from the others; `calibrated` computes them.
     """
 
     epsilon: float | None
@@ -114,14 +114,14 @@ class Plan:
     def calibrated(self, law: CohortLaw | None = None, seed: int | None = None) -> Self:
         """Return the plan with the noise that ε needs, and its units.
 
-        The units of a pair of streams move its sensitivity, and its sensitivity moves them.
+        The sensitivity of a pair of streams depends on its units, and these on the sensitivity.
 
         Args:
-            law: how secret cohorts are drawn, where the noise relies on it; None otherwise.
-            seed: of the random numbers of its accountant; new ones by default.
+            law: of secret cohorts, if the noise relies on it.
+            seed: of the random numbers of the accountant of cohorts; a new one by default.
 
         Raises:
-            ValueError: a mechanism that the accountant does not cover, or δ is too small.
+            ValueError: the accountant does not cover the mechanism, or δ is too small.
         """
         check_statistics(self.statistics, law is not None, self.second is not None)
         plan = self
@@ -145,17 +145,15 @@ class Plan:
     def _multiplier(
         self, law: CohortLaw | None, seed: int | None
     ) -> tuple[float, RunAmplification | None]:
-        """σ for sensitivity 1 that gives ε, and how it was found.
+        """Return σ for sensitivity 1 that gives ε, and the claim of amplification, if any.
 
         Without amplification it is the Gaussian mechanism at the worst pattern that (k, b) allows,
-        which holds for every outcome of a random schedule. Otherwise it relies on the very law by
-        which the cohorts will be drawn.
+        which holds for every outcome of a random schedule. Otherwise it relies on the law by which
+        the cohorts will be drawn.
         """
         if self.epsilon is None:
             return 0.0, None
-        if self.delta < _LEAST_DELTA:
-            raise ValueError(f"δ (delta) must be at least {_LEAST_DELTA:g}; got {self.delta:g}.")
-        plain = certified_sigma(self.epsilon, self.delta)
+        plain = certified_multiplier(self.epsilon, self.delta)
         if law is None:
             return plain, None
         try:
@@ -167,12 +165,12 @@ class Plan:
     def _amplified(
         self, epsilon: float, law: CohortLaw, seed: int | None, plain: float
     ) -> tuple[float, RunAmplification]:
-        """σ for secret cohorts; ``plain`` is the one without amplification."""
-        from fedmf.accounting.sampling import (
-            amplified_run,
-        )  # other releases need no accountant of cohorts
+        """Return σ for secret cohorts, and its claim; ``plain`` is σ without amplification."""
+        # Other releases need no accountant of cohorts.
+        from fedmf.accounting.sampling import amplified_run
 
-        seed = secrets.randbits(63) if seed is None else seed
+        if seed is None:
+            seed = secrets.randbits(63)
         C = self.mechanism.factorization
         sensitivity = self.sensitivity.value
         reach = sensitivity * adjacency_factor(self.adjacency)
@@ -188,10 +186,8 @@ class Plan:
 
     @property
     def release(self) -> SumQuery:
-        """What the run releases, as far as privacy is concerned: the sums, or the pair of
-        streams.
-        """
-        return release_of(
+        """The query whose sensitivity counts: the sums, or the pair of streams."""
+        return query_of(
             self.mechanism.factorization,
             self.second,
             self.clip_norm,
@@ -202,8 +198,7 @@ class Plan:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What is released in a round: sums of updates, second moments if there are any,
-        statistics.
+        """The sums that a round releases: of updates, of second moments if any, of statistics.
 
         Of one user, updates are in units of ζ, second moments of ζ², and statistics are numbers.
         """
@@ -214,26 +209,29 @@ class Plan:
             ratio = 1 / (math.sqrt(self.second.weight) * self.clip_norm)
             parts.append(Part(self.second.factorization, self.second.features, self.users, ratio))
         for statistic in self.statistics:
-            most = statistic.summed().bound
-            parts.append(Part(C, 1, self.users * most, statistic.factor * most))
+            bound = statistic.summed().bound
+            parts.append(Part(C, 1, self.users * bound, statistic.factor * bound))
         return tuple(parts)
 
     def index_of(self, statistic: ReleasedStatistic) -> int:
-        """The place of a statistic among `parts`."""
+        """Return the index of a statistic among `parts`."""
         return len(self.parts) - len(self.statistics) + self.statistics.index(statistic)
 
     def noise_of(self, index: int) -> IntegerNoise | None:
-        """The noise of one of the parts; None in a run without noise."""
-        return self.rounding.parts[index] if self.rounding.parts else None
+        """Return the noise of one of the parts; None in a run without noise."""
+        if not self.rounding.parts:
+            return None
+        return self.rounding.parts[index]
 
     def bits_of(self, index: int) -> int:
-        """The unit of one of the parts is 2⁻ᴮ of its bound; B."""
-        known = index < len(self.rounding.parts)
-        return self.rounding.parts[index].bits if known else FINEST
+        """Return B of one of the parts, whose unit is 2⁻ᴮ of its bound."""
+        if index >= len(self.rounding.parts):
+            return FINEST
+        return self.rounding.parts[index].bits
 
     @property
     def _pair_bits(self) -> tuple[int, int]:
-        """B of the sums and of the second moments, if there are any."""
+        """B of the sums, and of the second moments if any."""
         return self.bits_of(0), self.bits_of(1)
 
     @property
@@ -242,34 +240,33 @@ class Plan:
         return self.rounding.movement / adjacency_factor(self.adjacency)
 
     def moved(self, sensitivities: Any) -> Any:
-        """Sensitivities with what rounding to integers adds."""
+        """Return sensitivities with the W that rounding to integers adds."""
         return sensitivities + self._movement
 
     @property
     def noise_std(self) -> float:
-        """τ₁, absolute standard deviation of the z that enter the sum; where ζ adapts, for
-        round 0.
-        """
+        """τ₁, the absolute standard deviation of the z that enter the sum; for ζ of round 0."""
         return self.noise_std_at(self.clip_norm)
 
     def noise_std_at(self, clip_norm: float) -> float:
-        """The same for rounds with updates clipped to ζ_t."""
+        """Return τ₁ for rounds with updates clipped to ζ_t."""
         return clip_norm * self.relative_noise_std * update_factor(self.statistics)
 
     @property
     def second_noise_std(self) -> float:
         """τ₂ = τ₁/√λ, for the z that enter m times the second moment; 0 without one."""
-        return 0.0 if self.second is None else self.second.noise_std(self.noise_std)
+        if self.second is None:
+            return 0.0
+        return self.second.noise_std(self.noise_std)
 
     def mean_unit(self, clip_norm: float) -> float:
-        """In what unit the server sees the mean of updates clipped to this norm."""
+        """Return the unit in which the server sees the mean of updates clipped to this norm."""
         return clip_norm if self.normalized else 1.0
 
     def multiplier_after(self, rounds: int) -> float:
-        """σ of a Gaussian mechanism as private as the first ``rounds`` ≥ 1 rounds, for the worst
-        user.
+        """Return σ of a Gaussian mechanism as private as the first ``rounds`` ≥ 1 rounds.
 
-        Their sensitivity follows from the leading block of C.
+        It is that of the worst user, whose sensitivity follows from the leading block of C.
         """
         k = self.participation.max_participations
         b = self.participation.min_separation
@@ -284,11 +281,10 @@ class Plan:
         return {0: 0.0}
 
     def known_epsilon_after(self, rounds: int) -> float:
-        """ε spent by the worst allowed user once ``rounds`` rounds are released; infinite without
-        noise.
+        """Return ε that the worst allowed user has spent after ``rounds`` rounds.
 
-        Against an observer who knows in which rounds each user took part: never amplified. It never
-        exceeds the whole run's.
+        It holds against an observer who knows in which rounds each user took part, without
+        amplification, and never exceeds that of the whole run. Without noise it is infinite.
         """
         if self.noise_multiplier == 0 and rounds > 0:
             return math.inf
@@ -297,19 +293,18 @@ class Plan:
         return self._epsilons[rounds]
 
     def epsilon_after(self, rounds: int) -> float:
-        """The same while cohorts stay secret: at most ε where amplification is claimed."""
+        """Return ε spent while cohorts stay secret: at most ε of the run if that is amplified."""
         known = self.known_epsilon_after(rounds)
         if self.amplification is None or self.epsilon is None:
             return known
         return min(known, self.epsilon)
 
-    def allowed(self, released: int, law: CohortLaw | None = None) -> Allowed:
-        """What the plan allows the worst user once so many rounds are released; from C and the
-        noise again.
+    def allowed(self, released: int, law: CohortLaw | None = None) -> AllowedEpsilon:
+        """Compute ε of the worst allowed user after so many rounds, from C and the noise again.
 
         Args:
             released: T ≤ n.
-            law: of the cohorts, where amplification is claimed.
+            law: of the cohorts, if amplification is claimed.
 
         Raises:
             LedgerError: the noise is too small for what the plan claims.
@@ -322,23 +317,24 @@ class Plan:
             known = certified_epsilon(self.noise_multiplier, self.delta, self.epsilon)
         epsilon = self._claimed(known, law)
         if released >= self.participation.rounds:
-            return Allowed(epsilon, known, math.inf, known)
-        known_so_far = math.inf if released else 0.0
-        if noisy and released:
-            known_so_far = min(
-                known, certified_epsilon(self.multiplier_after(released), self.delta)
-            )
+            return AllowedEpsilon(epsilon, known, math.inf, known)
+        if released == 0:
+            known_so_far = 0.0
+        elif noisy:
+            so_far = certified_epsilon(self.multiplier_after(released), self.delta)
+            known_so_far = min(known, so_far)
+        else:
+            known_so_far = math.inf
         secret = epsilon
         if self.amplification is not None:
             secret = min(epsilon, self.epsilon_after(released))
-        return Allowed(epsilon, known, min(known_so_far, secret), known_so_far)
+        return AllowedEpsilon(epsilon, known, min(known_so_far, secret), known_so_far)
 
     def check_noise(self) -> None:
-        """Compute sensitivity, units and noise again, and reject a plan that states less of any of
-        them.
+        """Compute sensitivity, units and noise again, and reject a plan that states less.
 
         Raises:
-            LedgerError: it does.
+            LedgerError: sensitivity, W, τ or a unit is smaller than it must be.
         """
         n = self.participation.rounds
         σ = self.noise_multiplier
@@ -359,22 +355,27 @@ class Plan:
                 " factorization. The noise was too small for the requested ε."
             )
         reach = self.sensitivity.value * adjacency_factor(self.adjacency)
-        again = rounding_of(self.parts, reach, self.relative_noise_std)
-        needed = σ * (reach + again.movement)
+        rounding = rounding_of(self.parts, reach, self.relative_noise_std)
+        needed = σ * (reach + rounding.movement)
         enough = self.relative_noise_std >= needed * (1 - _TOLERANCE)
-        same = again.bits == self.rounding.bits and all(
-            mine.std >= part.std * (1 - _TOLERANCE)
-            for mine, part in zip(self.rounding.parts, again.parts, strict=True)
-        )
-        if not (enough and same and self.rounding.movement >= again.movement * (1 - _TOLERANCE)):
+        if not enough or not self._rounds_as(rounding):
             raise LedgerError(
                 f"the header states noise {self.relative_noise_std!r} in units"
-                f" {self.rounding.bits}, and {needed!r} in units {again.bits} follow from its plan."
-                " The noise was too small, or the record was altered."
+                f" {self.rounding.bits}, and {needed!r} in units {rounding.bits} follow from its"
+                " plan. The noise was too small, or the record was altered."
             )
 
+    def _rounds_as(self, needed: Rounding) -> bool:
+        """Return True if the plan has the needed units, with as much noise and as large a W."""
+        if self.rounding.bits != needed.bits:
+            return False
+        for stated, part in zip(self.rounding.parts, needed.parts, strict=True):
+            if not stated.std >= part.std * (1 - _TOLERANCE):
+                return False
+        return self.rounding.movement >= needed.movement * (1 - _TOLERANCE)
+
     def _claimed(self, known: float, law: CohortLaw | None) -> float:
-        """ε while the cohorts stay secret: the ε asked for, after a check that the noise suffices.
+        """Return ε while the cohorts stay secret, after a check that the noise suffices for it.
 
         Args:
             known: ε against an observer who knows the cohorts.
@@ -388,9 +389,8 @@ class Plan:
             raise LedgerError(
                 "the header claims amplification for a run without noise or without epsilon."
             )
-        from fedmf.accounting.sampling import (
-            check_run,
-        )  # other releases need no accountant of cohorts
+        # Other releases need no accountant of cohorts.
+        from fedmf.accounting.sampling import check_run
 
         try:
             check_statistics(self.statistics, True, self.release.paired)
@@ -415,13 +415,15 @@ class Plan:
             check_run(claim, law, C, std, self.adjacency, *budget)
         except ValueError as error:
             raise LedgerError(f"the header's amplification does not hold: {error}") from None
-        # Where sampling gained nothing the noise is that without amplification, and so is ε.
-        return known if claim.method == "none needed" else min(known, epsilon)
+        if claim.method == "none needed":  # sampling gains nothing over the noise without it
+            return known
+        return min(known, epsilon)
 
     def to_dict(self) -> dict[str, Any]:
-        """What a record keeps in addition to the run, JSON-able; floats survive JSON bit for bit.
+        """Return the record of the plan in addition to that of the run, JSON-able.
 
-        A round is a list of streams: the sums of updates, then second moments if there are any.
+        A round is a list of streams: the sums of updates, then second moments if any. Floats
+        survive JSON bit for bit.
         """
         updates = {
             "stream": "updates",
@@ -429,47 +431,53 @@ class Plan:
             "params": dict(self.mechanism.params),
             "factorization": self.mechanism.factorization.to_dict(),
         }
-        second = (
-            [] if self.second is None else [{"stream": "second moments", **self.second.to_dict()}]
-        )
+        streams = [updates]
+        if self.second is not None:
+            streams.append({"stream": "second moments", **self.second.to_dict()})
+        amplification = None
+        if self.amplification is not None:
+            amplification = self.amplification.to_dict()
         return {
             "unit": self.unit,
             "users": self.users,
             "participation": dataclasses.asdict(self.participation),
-            "streams": [updates, *second],
+            "streams": streams,
             "sensitivity": dataclasses.asdict(self.sensitivity),
             "noise_multiplier": self.noise_multiplier,
             "dimension": self.dimension,
             "relative_noise_std": self.relative_noise_std,
             "rounding": dataclasses.asdict(self.rounding),
-            "amplification": None if self.amplification is None else self.amplification.to_dict(),
+            "amplification": amplification,
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], **asked: Any) -> Self:
-        """Read what `to_dict` wrote.
+    def from_dict(cls, values: Mapping[str, Any], **fields_of_run: Any) -> Self:
+        """Read a record that `to_dict` wrote.
 
-        The factorization is the recorded one, never fitted again: another machine's optimiser could
-        end at slightly different coefficients, and the noise would no longer fit the rounds
-        released.
+        The factorization is the recorded one and is never optimized again: the optimizer of another
+        machine could end at slightly different coefficients, and the noise would no longer be that
+        of the rounds released.
 
         Args:
             values: the record.
-            asked: the fields that `to_dict` does not write, since they are those of the run.
+            fields_of_run: the fields that `to_dict` does not write, since the run has them.
 
         Raises:
             KeyError, TypeError, ValueError: a field is missing, unknown or out of its range.
         """
         streams = [dict(stream) for stream in values["streams"]]
-        named = [stream.pop("stream") for stream in streams]
-        if named not in (["updates"], ["updates", "second moments"]):
+        names = [stream.pop("stream") for stream in streams]
+        if names not in (["updates"], ["updates", "second moments"]):
             raise ValueError(
-                f"streams (of a round) must be updates and second moments; got {named}."
+                f"streams (of a round) must be updates and second moments; got {names}."
             )
         first = streams[0]
         C = factorization_from_dict(first["factorization"])
+        second = None
+        if len(streams) == 2:
+            second = SecondStream.from_dict(streams[1])
         return cls(
-            **asked,
+            **fields_of_run,
             users=int(values["users"]),
             participation=Participation(**values["participation"]),
             mechanism=BuiltMechanism(first["mechanism"], first["params"], C),
@@ -479,16 +487,26 @@ class Plan:
             relative_noise_std=float(values["relative_noise_std"]),
             rounding=Rounding.from_dict(values["rounding"]),
             amplification=_claim_of(values["amplification"]),
-            second=None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
+            second=second,
             unit=str(values["unit"]),
         )
+
+
+def certified_multiplier(epsilon: float, delta: float) -> float:
+    """Return σ for sensitivity 1 that gives (ε, δ), for a release of integers.
+
+    Raises:
+        ValueError: δ is too small, so that rare failures of integer noise would count.
+    """
+    if delta < _LEAST_DELTA:
+        raise ValueError(f"δ (delta) must be at least {_LEAST_DELTA:g}; got {delta:g}.")
+    return certified_sigma(epsilon, delta)
 
 
 def _claim_of(recorded: Mapping[str, Any] | None) -> RunAmplification | None:
     if recorded is None:
         return None
-    from fedmf.accounting.sampling import (
-        RunAmplification,
-    )  # other releases need no accountant of cohorts
+    # Other releases need no accountant of cohorts.
+    from fedmf.accounting.sampling import RunAmplification
 
     return RunAmplification.from_dict(recorded)

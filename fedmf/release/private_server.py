@@ -1,4 +1,8 @@
-"""The private server: the one place where a sum of clipped updates becomes a new model."""
+"""The private server: the only place where a sum of clipped updates becomes a new model.
+
+A round is checks, then noise, then the step, then the commit (`PrivateServer.release`). The session
+of a run passes sums and users to it; only afterwards does anything else see the model.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,10 @@ from fedmf.release.statistics import ReleasedStatistic
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """The server after t rounds; a function of what they released.
+    """The server after t rounds; a function of their releases.
 
     Args:
-        t: rounds released.
+        t: number of rounds released.
         parameters: θ_t, shape (d,).
         optimizer: state of the update rule.
         statistics: state of each statistic, by name.
@@ -45,9 +49,9 @@ class NoisedRound:
     """All that a round releases.
 
     Args:
-        release: what the update rule sees.
-        statistics: sum plus noise over m of each statistic, by name.
-        integers: o of every part of the plan, from which all of the above follows.
+        release: the input of the update rule.
+        statistics: (sum + noise)/m of each statistic, by name.
+        integers: o of every part of the plan, from which the other two follow.
     """
 
     release: RoundRelease
@@ -62,11 +66,10 @@ class PrivateServer:
 
         u_t = (G_t + ζ·σ·sens(C)·[C⁻¹z]_t) / m,        θ_{t+1} = optimizer(θ_t, u_t),
 
-    with m the planned cohort size, however many users replied. Where a statistic moves ζ it is ζ_t,
-    and u_t may be in units of it. Each statistic of the plan is released with noise of its own. An
-    optimizer that needs a second moment gets one with noise of its own (`NoisySecondMoment`). The
-    new model, the optimizer state and the participations are committed to the ledger in one durable
-    step before ``release`` returns.
+    with m the planned cohort size, however many users replied. Where a statistic sets ζ it is ζ_t,
+    and u_t may be in units of it. Each statistic of the plan, and the second moment of an optimizer
+    that needs one, is released with noise of its own. The new model, the optimizer state and the
+    participations are committed to the ledger in one durable step before ``release`` returns.
 
     Args:
         plan: the calibrated mechanism.
@@ -74,16 +77,16 @@ class PrivateServer:
         key: of the noise of the run.
         initial: θ_0, shape (d,), float32.
         optimizer: the update rule; it sees the noisy mean and the variance of its noise.
-        device: where sum, noise and model live.
-        checkpoint_every: rounds between states kept; 1 where released integers are.
-        kept: where released integers are kept after every commit; None to keep none.
+        device: of sum, noise and model.
+        checkpoint_every: rounds between recorded states; 1 if released integers are written.
+        released_integers: file of released integers, written after every commit; None for none.
 
     Raises:
         LedgerError: the plan states less sensitivity or noise than it needs.
         ValueError: θ_0 or the second moment of the optimizer is not as planned.
 
     Attributes:
-        sums: how the updates of the next round are clipped, to ζ_t, and summed.
+        sums: description of the sum of the next round, with ζ_t.
         lost: rounds lost in an interruption: they were released after the last checkpoint. Their
             rows of noise are never used again.
 
@@ -91,9 +94,9 @@ class PrivateServer:
         With a secret key each process draws the rows it releases with a key of its own, from random
         bits that are durable before the first of them, so copies of a directory add independent
         noise; past rows that later ones need are drawn again with the keys that made them. With a
-        public key a resumed run continues with the very noise of an uninterrupted one. Checkpoints
-        hold the position of the noise and digests that identify it; kept vectors are replayed,
-        since past noise on disk would have to be guarded like the key.
+        public key a resumed run continues with the same noise as an uninterrupted one. Checkpoints
+        hold the position of the noise and digests that identify it, and no past noise, which would
+        have to be guarded like the key: it is computed again.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class PrivateServer:
         optimizer: ServerOptimizer,
         device: torch.device | str = "cpu",
         checkpoint_every: int = 1,
-        kept: ReleasedIntegers | None = None,
+        released_integers: ReleasedIntegers | None = None,
     ) -> None:
         plan.check_noise()
         if initial.numel() != plan.dimension:
@@ -119,11 +122,14 @@ class PrivateServer:
         self.lost = range(0)
         self._optimizer = optimizer
         self._checkpoint_every = checkpoint_every
-        self._kept = kept
+        self._released_integers = released_integers
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
-        feature_bits = FINEST if plan.second is None else plan.bits_of(1)
+        bits = plan.bits_of(0)
+        feature_bits = FINEST
+        if plan.second is not None:
+            feature_bits = plan.bits_of(1)
         sums = sums_for(optimizer, plan.dimension, plan.clip_norm, plan.statistics)
-        self.sums = sums.in_units(plan.bits_of(0), feature_bits)
+        self.sums = sums.in_units(bits, feature_bits)
         self.keys = KeySchedule.of_record(key, ledger, ledger.released)
         self._updates = NoisyParts(self.keys, Domain.TRAINING, plan.parts[0], plan.noise_of(0))
         self._second: NoisySecondMoment | None = None
@@ -131,10 +137,10 @@ class PrivateServer:
             self._second = NoisySecondMoment(plan, optimizer.second_moment, self.keys)
         self._statistics = [NoisyStatistic(each, plan, self.keys) for each in plan.statistics]
         parameters = initial.to(self.device)
-        begun = {each.name: each.begin(plan.clip_norm) for each in plan.statistics}
-        self._state = ServerState(0, parameters, optimizer.init(parameters), begun)
-        #: Up to which round this process has nothing that the ledger lacks.
-        self._kept_until = ledger.released
+        statistics = {each.name: each.begin(plan.clip_norm) for each in plan.statistics}
+        self._state = ServerState(0, parameters, optimizer.init(parameters), statistics)
+        # The last round after which the ledger needs no further state of this process.
+        self._durable_until = ledger.released
 
     def restore(self) -> None:
         """Continue where the ledger ends; to be called before the first round of a process.
@@ -146,53 +152,54 @@ class PrivateServer:
         released = self.ledger.released
         last = b""
         if released:
-            kept = self.ledger.state()
-            if kept is None:
+            content = self.ledger.state()
+            if content is None:
                 raise LedgerError(
                     f"the ledger must hold a state after {released} rounds; it holds none."
                 )
-            checkpoint = unpack(kept)
+            checkpoint = unpack(content)
             self._load(checkpoint)
-            if self._kept is not None:
+            if self._released_integers is not None:
                 last = records_of(checkpoint["released"])
             self.lost = range(self._state.t, released)
             self._state = replace(self._state, t=released)
             self._set_clip_norm()
         elif self._checkpoint_every > 1:  # the first rounds are committed without a state
             self.ledger.keep_state(self._packed(self._state))
-        if self._kept is not None:
-            self._kept.restore(released, last)
+        if self._released_integers is not None:
+            self._released_integers.restore(released, last)
 
     def keep_state(self) -> None:
-        """Make the state after the last round durable if its commit did not: nothing is lost by a
-        stop.
+        """Make the state after the last round durable if its commit did not, before a stop.
 
         Raises:
             LedgerError: a release failed before, or the disk fails now.
         """
-        if self._kept_until < self.t:
+        if self._durable_until < self.t:
             self.ledger.keep_state(self._packed(self._state))
-            self._kept_until = self.t
+            self._durable_until = self.t
 
     def _load(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take the state of a checkpoint, after a check that its noise is that of this server."""
         noise: Mapping[str, Any] = checkpoint["noise"]
         self._updates.check(noise)
         if self._second is not None:
             self._second.noisy.check(noise["second"])
         for each in self._statistics:
             each.noisy.check(noise[each.name]["noise"])
+        optimizer = dict[str, Tensor]()
+        for name, value in checkpoint["optimizer"].items():
+            optimizer[name] = value.to(self.device)
         self._state = ServerState(
             t=int(noise["t"]),
             parameters=checkpoint["parameters"].to(self.device),
-            optimizer={
-                name: value.to(self.device) for name, value in checkpoint["optimizer"].items()
-            },
+            optimizer=optimizer,
             statistics={each.name: noise[each.name]["state"] for each in self._statistics},
         )
 
     @property
     def t(self) -> int:
-        """The next round; as many rounds were released."""
+        """The next round, which is the number of rounds released."""
         return self._state.t
 
     @property
@@ -226,7 +233,7 @@ class PrivateServer:
         return self.sums.bits, self.sums.feature_bits
 
     def new_sum(self) -> ClippedSum:
-        """An empty sum for the coming round."""
+        """Return an empty sum for the next round."""
         return self.sums.empty(self.device)
 
     def release(self, total: ClippedSum, users: Sequence[str]) -> Tensor:
@@ -236,7 +243,7 @@ class PrivateServer:
         reveal that there were none.
 
         Args:
-            total: the sum of the clipped updates of ``users``, made by `new_sum`.
+            total: the sum of the clipped updates of ``users``, from `new_sum`.
             users: ids of the users in the sum.
 
         Returns:
@@ -247,8 +254,8 @@ class PrivateServer:
                 other units than the plan's; nothing is released.
             HorizonExceededError: all rounds are spent.
             ParticipationViolation: a user may not take part in this round; nothing is released.
-            LedgerError: the disk failed, now or before: this process releases nothing more. The
-                round counts if it is whole in the record when that is opened again.
+            LedgerError: a release failed, now or before, so that this process releases nothing
+                more. The round counts if it is whole in the record when that is opened again.
         """
         self._check(total, users)
         with self.ledger.guard.releasing(f"round {self.t + 1}"):
@@ -259,9 +266,7 @@ class PrivateServer:
         return self.parameters
 
     def _check(self, total: ClippedSum, users: Sequence[str]) -> None:
-        """Reject what cannot be released before its row of noise is drawn, after which all must end
-        well.
-        """
+        """Reject a sum before its row of noise is drawn, after which an error ends all releases."""
         if total.users != len(users):
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} updates for"
@@ -275,9 +280,10 @@ class PrivateServer:
         self.ledger.check_round(self.t, users)
 
     def _add_noise(self, total: ClippedSum) -> NoisedRound:
-        """Sums and noise divided by m.
+        """Add noise to all parts of a round, and divide them by m.
 
-        The second moment comes first: that of a mean needs the sum without noise, which ends here.
+        The second moment comes first: that of a mean needs the sum without noise, and noise is
+        added in place.
         """
         t = self.t
         users = self.plan.users_per_round
@@ -302,64 +308,70 @@ class PrivateServer:
         return NoisedRound(release, statistics, [part.integers for part in parts])
 
     def _step(self, noised: NoisedRound) -> ServerState:
-        """The server after the round: all of it is made of what was released."""
-        t = self.t
+        """Return the server after the round, a function of its releases."""
+        state = self._state
         parameters, optimizer = self._optimizer.step(
-            t, self.parameters, noised.release, self._state.optimizer
+            state.t, state.parameters, noised.release, state.optimizer
         )
-        statistics = {
-            each.name: each.after(
-                t, noised.statistics[each.name], self._state.statistics[each.name]
-            )
-            for each in self.plan.statistics
-        }
-        return ServerState(t + 1, parameters, optimizer, statistics)
+        statistics = dict[str, Mapping[str, Any]]()
+        for each in self.plan.statistics:
+            mean = noised.statistics[each.name]
+            statistics[each.name] = each.after(state.t, mean, state.statistics[each.name])
+        return ServerState(state.t + 1, parameters, optimizer, statistics)
 
     def _commit(self, after: ServerState, users: Sequence[str], integers: Sequence[Tensor]) -> None:
-        """Make the round final, with a checkpoint where one is due; then keep its integers."""
+        """Make the round final, with a checkpoint if one is due; then write its integers."""
         due = after.t == self.horizon or after.t % self._checkpoint_every == 0
-        self.ledger.commit_round(self.t, users, self._packed(after, integers) if due else None)
-        self._state = after
         if due:
-            self._kept_until = after.t
+            self.ledger.commit_round(self.t, users, self._packed(after, integers))
+            self._durable_until = after.t
+        else:
+            self.ledger.commit_round(self.t, users)
+        self._state = after
         self._set_clip_norm()
-        if self._kept is not None:
-            self._kept.append(records_of(integers))
+        if self._released_integers is not None:
+            self._released_integers.append(records_of(integers))
 
     def _set_clip_norm(self) -> None:
-        """Clip the updates of the next round as a statistic says."""
+        """Clip the updates of the next round to the norm that a statistic sets, if one does."""
         for each in self.plan.statistics:
-            self.sums = self.sums.with_clip_norm(each.clip_norm(self._state.statistics[each.name]))
+            clip_norm = each.clip_norm(self._state.statistics[each.name])
+            self.sums = self.sums.with_clip_norm(clip_norm)
 
     def _packed(self, state: ServerState, integers: Sequence[Tensor] = ()) -> bytes:
-        """A checkpoint: θ, the optimizer's state, where each stream of noise stands, and the
-        statistics after a round. Past noise, which is as secret as the key, is made again from
-        there. Where released integers are kept it has those of the round, too.
+        """Return a checkpoint after a round.
+
+        It holds θ, the states of the optimizer and the statistics, and the positions of the streams
+        of noise. Past noise, which is as secret as the key, is computed again from there. If
+        released integers are written, it also holds those of the round.
         """
         noise = self._updates.stream.state_dict()
         if self._second is not None:
             noise["second"] = self._second.noisy.stream.state_dict()
         for each in self._statistics:
-            kept = {
+            noise[each.name] = {
                 "state": dict(state.statistics[each.name]),
                 "noise": each.noisy.stream.state_dict(),
             }
-            noise[each.name] = kept
-        saved = {"parameters": state.parameters, "optimizer": dict(state.optimizer), "noise": noise}
-        if self._kept is not None:
-            saved["released"] = list(integers)
-        return pack(saved)
+        checkpoint = {
+            "parameters": state.parameters,
+            "optimizer": dict(state.optimizer),
+            "noise": noise,
+        }
+        if self._released_integers is not None:
+            checkpoint["released"] = list(integers)
+        return pack(checkpoint)
 
 
 def _check_second_moment(plan: Plan, optimizer: ServerOptimizer) -> None:
     """Reject an optimizer that needs another second moment than the noise was calibrated for."""
+    needed = None
     moment = optimizer.second_moment
-    needed = None if moment is None else (optimizer.second_form, moment.described, moment.size)
-    planned = (
-        None
-        if plan.second is None
-        else (plan.second.form, plan.second.moment, plan.second.features)
-    )
+    if moment is not None:
+        needed = (optimizer.second_form, moment.described, moment.size)
+    planned = None
+    if plan.second is not None:
+        planned = (plan.second.form, plan.second.moment, plan.second.features)
     if needed != planned:
         raise ValueError(
             f"second moment of the optimizer must be {planned}, as planned; got {needed}."
@@ -372,7 +384,9 @@ def sums_for(
     clip_norm: float,
     statistics: Sequence[ReleasedStatistic],
 ) -> SumSpec:
-    """What to sum over users: updates; features where the optimizer needs them; statistics."""
-    moment = optimizer.second_moment if optimizer.second_form == "per-user" else None
-    summed = dict.fromkeys(statistic.summed() for statistic in statistics)
-    return SumSpec(dimension, clip_norm, moment, tuple(summed))
+    """Describe the sum over users: updates, features if the optimizer needs them, statistics."""
+    moment = None
+    if optimizer.second_form == "per-user":
+        moment = optimizer.second_moment
+    scalars = dict.fromkeys(statistic.summed() for statistic in statistics)
+    return SumSpec(dimension, clip_norm, moment, tuple(scalars))

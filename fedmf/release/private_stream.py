@@ -1,5 +1,7 @@
-"""The private stream: the one place where rows of a stream are admitted, summed, noised and
-committed.
+"""The private stream: the only place where rows of a stream are admitted, summed and released.
+
+`StreamServer` admits rows by user and order, clips and sums them, adds noise, and commits the
+release. `PrivateRows` is the part without a ledger, which `MomentStream` uses too.
 """
 
 from __future__ import annotations
@@ -17,49 +19,13 @@ from fedmf.clipping.row_features import integer_features
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import pack, unpack
 from fedmf.ledger.released_integers import ReleasedIntegers, records_of
-from fedmf.matrices.second_moment import SecondMoment
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.schedule import KeySchedule
-from fedmf.noise.units import Part, Rounding
+from fedmf.release.row_plan import MOST_ROWS, RowPlan, StreamGuarantee
 
-#: Most rows of a release, which bounds the sums of integers.
-MOST_ROWS: Final = 1 << 25
 _NAMES: Final = ("first_noise", "second_noise")
 _DOMAINS: Final = (Domain.FIRST_MOMENT, Domain.SECOND_MOMENT)
-
-
-@dataclass(frozen=True, eq=False)
-class RowPlan:
-    """How rows become noisy sums, in plain numbers.
-
-    Args:
-        clip_norm: ζ, of a row.
-        second_moment: which second moment of a row is summed, where `parts` has one.
-        parts: C and size of the sums of rows, and of their second moments if these have noise of
-            their own.
-        rounding: unit and noise of each part.
-    """
-
-    clip_norm: float
-    second_moment: SecondMoment
-    parts: tuple[Part, ...]
-    rounding: Rounding
-
-    @property
-    def rounds(self) -> int:
-        """N, how many releases there are at most."""
-        return self.parts[0].factorization.rounds
-
-    @property
-    def units(self) -> list[float]:
-        """Units of the released sums: ζ·2⁻ᴮ, and ζ²·2⁻ᶠ of second moments with noise of their
-        own.
-        """
-        return [
-            self.clip_norm**power * 2.0**-bits
-            for power, bits in enumerate(self.rounding.bits, start=1)
-        ]
 
 
 class PrivateRows:
@@ -67,49 +33,59 @@ class PrivateRows:
 
     Args:
         plan: of the rows.
-        keys: which key makes which row of noise; a key alone makes all.
+        keys: the key of each row of noise; a single key serves all of them.
+
+    Attributes:
+        noises: streams of noise by their names in a saved state.
 
     Guarantees:
-        The two noises come from different domains of the key: no keystream block serves both. What
-        leaves `add_noise` are sums of integers with noise, in numbers.
+        The two noises come from different domains of the key: no keystream block serves both.
+        `add_noise` returns multiples of sums of integers with noise.
+
+    Raises:
+        ValueError: the noise of the plan is smaller than its noise multiplier needs.
     """
 
     def __init__(self, plan: RowPlan, keys: NoiseKey | KeySchedule) -> None:
+        plan.check_noise()
         self.plan = plan
-        #: What draws noise, by its name in a saved state.
         self.noises: dict[str, NoiseStream] = {}
-        for name, domain, part, noise in zip(
-            _NAMES, _DOMAINS, plan.parts, plan.rounding.parts, strict=False
-        ):
-            C = part.factorization
-            self.noises[name] = NoiseStream(
-                keys, domain, C.streaming_inverse(), C.rounds, part.size, noise.std
+        for i, C in enumerate(plan.factorizations):
+            self.noises[_NAMES[i]] = NoiseStream(
+                keys,
+                _DOMAINS[i],
+                C.streaming_inverse(),
+                C.rounds,
+                plan.sizes[i],
+                plan.rounding.parts[i].std,
             )
 
     def clip_and_add(self, rows: Tensor, steps: int) -> list[Tensor]:
         """Clip rows to integers and sum those of each step, and their second moments.
 
         Args:
-            rows: shape (rows, d), whatever they hold: long ones are clipped, and NaN counts as
-                zeros.
-            steps: how many releases; each has as many rows as the others.
+            rows: shape (rows, d), of any values: long rows are clipped, and a row with NaN or
+                infinity counts as zeros.
+            steps: number of releases, which have equally many rows.
+
+        Returns:
+            Integer sums of rows, shape (steps, d), and of second moments with noise of their own.
 
         Raises:
-            ValueError: more rows a release than its integers have room for.
+            ValueError: a release has more rows than its integers have room for.
         """
+        rows_of_step = len(rows) // max(steps, 1)
         if len(rows) > MOST_ROWS * max(steps, 1):
             raise ValueError(f"m (rows of a step) must be at most {MOST_ROWS}; got {len(rows)}.")
         bits = self.plan.rounding.bits
-        integers, _ = clip_to_fixed_point(rows.to("cpu"), self.plan.clip_norm, bits[0])
-        sums = [integers.view(steps, len(rows) // max(steps, 1), integers.shape[1]).sum(dim=1)]
-        if len(self.plan.parts) > 1:
+        integers, _ = clip_to_fixed_point(rows.to("cpu"), self.plan.users.norm_bound, bits[0])
+        sums = [integers.view(steps, rows_of_step, integers.shape[1]).sum(dim=1)]
+        if len(self.plan.factorizations) > 1:
             sums.append(integer_features(integers, self.plan.second_moment, steps, *bits))
         return sums
 
     def add_noise(self, sums: Sequence[Tensor]) -> list[Tensor]:
-        """Add a row of noise to the sum of each step, in place, and only then make numbers of
-        it.
-        """
+        """Add a row of noise to the sum of each step, in place, and only then make it numbers."""
         noisy = []
         for total, noise, unit in zip(sums, self.noises.values(), self.plan.units, strict=True):
             noise.release_rows(total)
@@ -118,14 +94,14 @@ class PrivateRows:
 
 
 class Estimates(Protocol):
-    """What is made of the noisy sums of a stream: post-processing, which costs no privacy."""
+    """Post-processing of the noisy sums of a stream, which costs no privacy."""
 
     def extend(self, noisy: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The first and second moments that are released for some steps, a row each."""
+        """Return the first and second moments of the next steps, a row for each."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state, a function of what was released."""
+        """Return the state, a function of releases."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -135,13 +111,13 @@ class Estimates(Protocol):
 
 @dataclass(frozen=True)
 class Admission:
-    """Which rows take a step.
+    """The rows that take a step.
 
     Args:
         rows: their places.
-        end: the first place that was not looked at.
-        beyond_k: how many others were of users who gave k rows.
-        within_b: how many others came less than b steps after another row of their user.
+        end: the first place that was not considered.
+        beyond_k: number of other rows, of users who gave k rows before.
+        within_b: number of other rows, less than b steps after a row of their user.
     """
 
     rows: list[int]
@@ -151,51 +127,58 @@ class Admission:
 
 
 class StreamServer:
-    """Admits the rows of a stream, releases their sums with noise, and commits them, each exactly
-    once.
+    """Admits the rows of a stream, and releases and commits their sums with noise, each once.
 
     Args:
         plan: of the rows.
-        estimates: what is made of noisy sums.
+        guarantee: the (ε, δ) that the stream states to each user.
+        estimates: post-processing of noisy sums.
         ledger: of the stream, open for writing; its (n, k, b) is that of rows.
         key: of the noise of the stream.
-        records: how many releases the ledger holds.
-        with_vectors: whether past noise is kept with a commit; if not, it is drawn again when a
-            stream continues.
-        kept: where released integers are kept after every commit; None to keep none.
+        records: number of releases in the ledger.
+        with_vectors: whether commits hold past noise; if not, it is drawn again when a stream
+            continues.
+        released_integers: file of released integers, written after every commit; None for none.
 
     Attributes:
-        keys: which key makes which row of noise.
-        step: rows that took a step, committed or not.
+        keys: the key of each row of noise.
+        step: number of rows that took a step, committed or not.
 
     Guarantees:
         Only rows that were admitted are released, and each once. With a secret key each process
         draws its noise with a key of its own, from random bits that are durable before the first,
-        so copies of a state directory add independent noise.
+        so copies of a state directory add independent noise. Before the first, the needed noise is
+        computed again from matrices, contract and units.
+
+    Raises:
+        ValueError: the plan has less noise than the guarantee needs.
     """
 
     def __init__(
         self,
         plan: RowPlan,
+        guarantee: StreamGuarantee,
         estimates: Estimates,
         ledger: Ledger,
         key: NoiseKey,
         records: int,
         with_vectors: bool = False,
-        kept: ReleasedIntegers | None = None,
+        released_integers: ReleasedIntegers | None = None,
     ) -> None:
+        guarantee.check(plan, ledger.participation)
         self.ledger = ledger
         self.keys = KeySchedule.of_record(key, ledger, records)
         self.step = ledger.released
-        self._plan = plan
         self._rows = PrivateRows(plan, self.keys)
+        self._every = guarantee.release_every
         self._estimates = estimates
         self._with_vectors = with_vectors
-        self._kept = kept
+        self._released_integers = released_integers
         self._records = records
-        self._integers = list[Tensor]()  # of releases that were not committed
-        self._admitted: list[str | None] = []  # users of the steps that were not committed
-        self._released = 0  # how many of these are in a release
+        # Users of admitted rows whose steps are not committed, and how many of these are released.
+        self._admitted: list[str | None] = []
+        self._released = 0
+        self._integers = list[Tensor]()  # of releases that are not committed
 
     def restore(self) -> None:
         """Continue where the ledger ends; to be called before the first step of a process.
@@ -211,19 +194,17 @@ class StreamServer:
             restore_state(self._rows, self._estimates, state)
             if "released" in state:
                 last = records_of([state["released"]])
-        if self._kept is not None:
-            self._kept.restore(self._records, last)
+        if self._released_integers is not None:
+            self._released_integers.restore(self._records, last)
 
     @property
     def waiting(self) -> int:
-        """Rows that were admitted and are in no release yet; with this process they are
-        forgotten.
-        """
+        """Number of admitted rows that are in no release yet; they end with this process."""
         return len(self._admitted) - self._released
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """The right to take steps; one that does not end well is the last of this process.
+        """Take steps; after any error this process takes no more.
 
         Raises:
             LedgerError: a step failed, now or before. Open the stream again.
@@ -232,13 +213,14 @@ class StreamServer:
             yield
 
     def admit(self, users: Sequence[str | None], start: int, most: int) -> Admission:
-        """Give the next steps to rows whose users are within (k, b), in their order; no value
-        decides.
+        """Give the next steps to rows whose users are within (k, b), in their order.
+
+        Admission depends on users and order alone, never on values.
 
         Args:
-            users: of the rows; None for a row that is no user's.
-            start: the first row to look at.
-            most: rows to admit, at most; never more than the horizon has steps left.
+            users: user of each row; None for a row that is no user's.
+            start: the first row to consider.
+            most: largest number of rows to admit; fewer if the horizon has fewer steps left.
         """
         histories = self.ledger.histories
         contract = self.ledger.participation
@@ -266,45 +248,55 @@ class StreamServer:
         return Admission(rows, end, beyond_k, within_b)
 
     def release(self, rows: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Release rows that wait: clip and add, noise.
+        """Release admitted rows: clip and sum them, and add noise.
 
         Args:
-            rows: the next of the rows that were admitted, shape (rows, d); they are clipped.
-            steps: how many releases; each has as many rows as the others.
+            rows: the next of the admitted rows, shape (rows, d); they are clipped.
+            steps: number of releases; each has R rows, and the last of the stream the rest.
 
         Returns:
             First and second moments, a row a release. They must not leave before they are
             committed.
 
         Raises:
-            ValueError: more rows than were admitted.
+            ValueError: more rows than were admitted, or another number than releases have.
         """
-        if len(rows) > self.waiting:
-            raise ValueError(
-                f"rows (of a release) must be admitted; got {len(rows)} of {self.waiting}."
-            )
+        self._check_rows(len(rows), steps)
         self.keys.ensure_opened(self.ledger)
         sums = self._rows.clip_and_add(rows, steps)
         noisy = self._rows.add_noise(sums)
-        if self._kept is not None:
+        if self._released_integers is not None:
             self._integers.append(torch.cat(sums, dim=1))
         self._released += len(rows)
         return self._estimates.extend(noisy)
 
+    def _check_rows(self, count: int, steps: int) -> None:
+        """Reject a number of rows for which the contract of releases does not hold."""
+        if count > self.waiting:
+            raise ValueError(
+                f"rows (of a release) must be admitted; got {count} of {self.waiting}."
+            )
+        rows_left = self.ledger.participation.rounds - self.ledger.released - self._released
+        is_last = steps == 1 and count == rows_left and count < self._every
+        if count != steps * self._every and not is_last:
+            raise ValueError(
+                f"rows (of {steps} releases) must be {self._every} each, as planned; got {count}."
+            )
+
     def commit(
         self, about: Mapping[str, Any], content: bytes, records: int, pushes: bytes = b""
     ) -> None:
-        """Make what was released final, with the users of its rows.
+        """Make releases final, with the users of their rows.
 
         Args:
-            about: a note on the block, JSON-able.
-            content: what it releases; empty for nothing.
-            records: how many releases there are after it.
+            about: facts about the block, JSON-able.
+            content: the releases; empty for none.
+            records: number of releases after it.
             pushes: digests of the rows that were pushed.
 
         Raises:
             LedgerError: this process takes a step and recorded no opening; or the disk failed, now
-                or before, and whether the block is final is found when the state is opened again.
+                or before. Opening the state again tells whether the block is final.
         """
         users = self._admitted[: self._released]
         state = state_of(self._rows, self._estimates, self._with_vectors)
@@ -314,30 +306,30 @@ class StreamServer:
         del self._admitted[: self._released]
         self._released = 0
         self._integers = []
-        if self._kept is not None and "released" in state:
-            self._kept.append(records_of([state["released"]]))
+        if self._released_integers is not None and "released" in state:
+            self._released_integers.append(records_of([state["released"]]))
 
 
 def state_of(rows: PrivateRows, estimates: Estimates, with_vectors: bool = False) -> dict[str, Any]:
-    """Step, states of the estimates (private outputs) and noise positions; never the key.
+    """Return the step, the state of the estimates and the positions of the noise; never the key.
 
     Args:
         rows: with the noise.
-        estimates: made of it.
+        estimates: post-processing of its noisy sums.
         with_vectors: include the vectors of the noise, so that continuing needs no replay. They are
             past noise, to be kept as secret as the key.
     """
-    noises = {
-        name: noise.state_dict(with_vectors=with_vectors) for name, noise in rows.noises.items()
-    }
+    noises = dict[str, dict[str, Any]]()
+    for name, noise in rows.noises.items():
+        noises[name] = noise.state_dict(with_vectors=with_vectors)
     return {"t": noises[_NAMES[0]]["t"], **estimates.state_dict(), **noises}
 
 
 def restore_state(rows: PrivateRows, estimates: Estimates, state: Mapping[str, Any]) -> int:
-    """Continue from a saved state: the noise continues with the rows it would have used.
+    """Continue from a saved state: the noise continues with its next row.
 
     Returns:
-        t, how many steps it follows.
+        t, the number of steps before the state.
 
     Raises:
         ValueError: the state is of another stream, or of noise from another key.

@@ -1,4 +1,7 @@
-"""What a round releases, and the rule that makes the next model of it."""
+"""The release of a round, and the protocol of update rules that make the next model of it.
+
+`PrivateServer` makes a `RoundRelease` and passes it to its `ServerOptimizer` (`fedmf.optim`).
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,9 @@ from fedmf.matrices.second_moment import SecondMoment
 
 @dataclass(frozen=True, eq=False)
 class RoundRelease:
-    """The private output of round t, divided by the planned cohort size m, with its true noise
-    variances.
+    """The private output of round t, divided by the planned cohort size m, with noise variances.
 
-    Everything an optimizer does with it is post-processing and costs no privacy.
+    Whatever an optimizer does with it is post-processing and costs no privacy.
 
     Args:
         mean: u_t = (Σ_u x_u + noise)/m, shape (d,).
@@ -52,8 +54,7 @@ class RoundRelease:
 
 
 class ServerOptimizer(Protocol):
-    """A pure update rule: from parameters, state and release of round t to parameters and state of
-    round t + 1.
+    """A pure update rule: it makes the next parameters and state from the release of a round.
 
     Guarantees:
         `step` changes none of its arguments and returns tensors of its own.
@@ -61,24 +62,29 @@ class ServerOptimizer(Protocol):
 
     @property
     def second_moment(self) -> SecondMoment | None:
-        """Which second moment must be released with the mean; None for a rule that needs the mean
-        alone.
-        """
+        """The second moment that must be released with the mean; None for the mean alone."""
         return None
 
     @property
     def second_form(self) -> SecondForm:
-        """How it is formed; of no meaning where `second_moment` is None."""
+        """The form of the second moment; it has no meaning where `second_moment` is None."""
         return "per-user"
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
-        """The state before round 0, for θ_0 of shape (d,)."""
+        """Return the state before round 0, for θ_0 of shape (d,)."""
         ...
 
     def step(
         self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """θ_{t+1} and the new state from θ_t, the release of the 0-based round t and the state."""
+        """Return θ_{t+1} and the new state.
+
+        Args:
+            t: round, from 0.
+            parameters: θ_t, shape (d,).
+            release: of round t.
+            state: before the round.
+        """
         ...
 
 

@@ -1,4 +1,8 @@
-"""Statistics that are released with the sums of updates, under the same ε."""
+"""Statistics that are released with the sums of updates, under the same ε.
+
+A statistic such as an adaptive clip norm takes a share of the budget. `Plan` gives it noise, and
+`PrivateServer` passes its released mean on to it.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,14 @@ class ReleasedStatistic(ABC):
     """The noisy mean of a bounded integer of each user, released under the same ε as the model.
 
     Update and statistics of a user enter the release as one vector (a·x/ζ, b₁·s₁/c₁, …), with bᵢ²
-    the shares of the statistics and a² what they leave of 1. Its norm is at most 1, so ε is the
-    same as for the sums alone, and they pay by noise that is 1/a times as large
-    (docs/theory/accounting.md).
+    the shares of the statistics and a² = 1 − Σbᵢ². Its norm is at most 1, so ε is the same as for
+    the sums alone, whose noise is 1/a times as large (docs/theory/accounting.md).
 
-    The state of a statistic is a JSON-able dict, a function of what was released; floats survive
-    JSON bit for bit. So is the clip norm that it may set.
+    The state of a statistic is a JSON-able dict and a function of releases, and so is the clip norm
+    that it may set. Floats survive JSON bit for bit.
 
     Attributes:
-        name: by which runs, statements and streams of noise know it.
+        name: identifies it in runs, statements and streams of noise.
         budget_share: b², its share of μ².
     """
 
@@ -36,24 +39,24 @@ class ReleasedStatistic(ABC):
 
     @abstractmethod
     def summed(self) -> UserScalar:
-        """The integer that is summed over users, with its bound c."""
+        """Return the scalar that is summed over users, with its bound c."""
 
     @abstractmethod
     def begin(self, clip_norm: float) -> Mapping[str, Any]:
-        """The state before round 0, with clip norm ζ_0."""
+        """Return the state before round 0, with clip norm ζ_0."""
 
     @abstractmethod
     def after(self, t: int, mean: float, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The state after round t.
+        """Return the state after round t.
 
         Args:
-            t: 0-based round.
+            t: round, from 0.
             mean: the released sum divided by m, the planned cohort size.
             state: before the round.
         """
 
     def clip_norm(self, state: Mapping[str, Any]) -> float | None:
-        """ζ of the next round; None where the statistic does not set it."""
+        """Return ζ of the next round; None if the statistic does not set it."""
         del state
         return None
 
@@ -64,15 +67,15 @@ class ReleasedStatistic(ABC):
 
 
 def update_factor(statistics: Sequence[ReleasedStatistic]) -> float:
-    """1/a, by which the noise of updates is larger than with all of μ² for them alone, rounded
-    up.
-    """
-    left = _left(statistics)
-    return _UPWARDS / math.sqrt(left) if left < 1 else 1.0
+    """Return 1/a, rounded up: noise of updates per noise of updates with all of μ²."""
+    share = _update_share(statistics)
+    if share >= 1:
+        return 1.0
+    return _UPWARDS / math.sqrt(share)
 
 
-def _left(statistics: Sequence[ReleasedStatistic]) -> Fraction:
-    """a² = 1 − Σ b², exactly: of a difference of float64 numbers little may be left."""
+def _update_share(statistics: Sequence[ReleasedStatistic]) -> Fraction:
+    """Return a² = 1 − Σ b² exactly; a difference of float64 numbers might have few right digits."""
     return 1 - sum((Fraction(statistic.budget_share) for statistic in statistics), Fraction(0))
 
 
@@ -87,15 +90,18 @@ def check_statistics(
         paired: whether its optimizer needs a second moment.
 
     Raises:
-        ValueError: there is such a thing.
+        ValueError: two have the same name, their shares sum to 1 or more, or there are statistics
+            in an amplified or paired run.
     """
     names = [statistic.name for statistic in statistics]
     if len(set(names)) < len(names):
         raise ValueError(
             f"statistics (of a run) must have different names; got {', '.join(names)}."
         )
-    if _left(statistics) <= 0:
-        shares = ", ".join(f"{each.name} {each.budget_share!r}" for each in statistics)
+    if _update_share(statistics) <= 0:
+        shares = ", ".join(
+            f"{statistic.name} {statistic.budget_share!r}" for statistic in statistics
+        )
         raise ValueError(
             f"budget_share (b², of all statistics together) must be below 1; got {shares}."
         )

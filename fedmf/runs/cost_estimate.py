@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from fedmf.accounting.rounding import at_least, at_most
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.objective import query_variances
+from fedmf.mechanisms.workload import prefix
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 from fedmf.release.noisy_sum import NoisyParts

@@ -12,7 +12,6 @@ import pydantic
 from fedmf.cohorts import COHORTS, Cohorts, CohortSchedule, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.choice import (
     GivenFactorization,
     MechanismChoice,
@@ -20,6 +19,7 @@ from fedmf.mechanisms.choice import (
     mechanism_choice_from_dict,
 )
 from fedmf.mechanisms.objective import Objective
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.optim import (
     OPTIMIZERS,
     ChosenOptimizer,

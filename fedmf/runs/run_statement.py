@@ -22,6 +22,7 @@ from fedmf.matrices.row_blocks import gram_of_rows, largest_movement, recorded_m
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import RunHeader, opened_record
 from fedmf.statements.composition import LaterCost, PrivacyCost, UserLosses, finite
+from fedmf.statements.recorded_patterns import recorded_sensitivities
 from fedmf.statements.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
@@ -301,7 +302,9 @@ def run_spent(plan: Plan, ledger: Ledger) -> UserLosses:
         via Optimal Private Linear Operators on Adaptive Streams", Theorem 2.1.
     """
     rounds, keys = ledger.participations()
-    of_equal_length = partial(plan.release.of_equal_length, released_rounds=ledger.released)
+    of_equal_length = partial(
+        recorded_sensitivities, plan.release, released_rounds=ledger.released
+    )
     sensitivities = user_sensitivities(rounds, keys, of_equal_length)
     names = ledger.histories.names
     if plan.relative_noise_std == 0:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fedmf.clipping.bounded_add import FRACTION_BITS
 from fedmf.clipping.clipped_sum import SumSpec
-from fedmf.clipping.memory import copied_vector
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import LEDGER
@@ -28,6 +27,7 @@ from fedmf.runs.run import Execution, Run
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.session import Session
 from fedmf.training import LocalTrainer, checked_sum
+from fedmf.training.workers import copied_vector
 
 _log = logging.getLogger("fedmf")
 #: Most bytes of the rows of a message with more than one user.

@@ -355,7 +355,7 @@ def _unseen(costs: Sequence[PrivacyCost]) -> str | None:
         if cost.lineage is None or cost.lineage.seen is None:
             continue
         seen = cost.lineage.seen
-        if not any(lineage.holds(seen) for lineage in lineages):
+        if not any(seen.is_held_by(lineage.chains) for lineage in lineages):
             return f"{cost.name}: {cost.lineage.unseen()}"
     return None
 

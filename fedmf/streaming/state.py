@@ -24,6 +24,7 @@ from fedmf.ledger.released_integers import FOLDER, ReleasedIntegers, create_fold
 from fedmf.matrices.arrays import Array
 from fedmf.noise.key import NoiseKey
 from fedmf.release.private_stream import StreamServer
+from fedmf.release.row_plan import StreamGuarantee
 from fedmf.streaming.stream_plan import StreamPlan
 
 KEY = "noise.key"
@@ -220,20 +221,24 @@ class StreamState:
     def server(self) -> StreamServer:
         """The server of the stream as of the last commit, with its state checked."""
         rows = self.plan.mechanism.rows(self.plan.second_moment)
-        kept = None
-        if self.plan.settings.keep_releases:
-            size = sum(part.size for part in rows.parts)
-            kept = ReleasedIntegers(self.directory / FOLDER, size)
-        server = StreamServer(
-            rows,
-            self.plan.estimates(),
-            self.ledger,
-            self.key,
-            self.position.records,
-            with_vectors=8 * self.plan.past_noise_size <= _LARGEST_PAST_NOISE,
-            kept=kept,
+        settings = self.plan.settings
+        guarantee = StreamGuarantee(
+            settings.epsilon, settings.delta, settings.adjacency, settings.release_every
         )
+        kept = None
+        if settings.keep_releases:
+            kept = ReleasedIntegers(self.directory / FOLDER, sum(rows.sizes))
         with rebuilding(f"stream state {self.directory}", LedgerError):
+            server = StreamServer(
+                rows,
+                guarantee,
+                self.plan.estimates(),
+                self.ledger,
+                self.key,
+                self.position.records,
+                with_vectors=8 * self.plan.past_noise_size <= _LARGEST_PAST_NOISE,
+                released_integers=kept,
+            )
             server.restore()
         return server
 

@@ -1,13 +1,4 @@
-"""The plan before the first row of a private stream: blocks of rows, matrices, noise.
-
-The R rows before a release are summed, and these sums are the N = ⌈n/R⌉ steps of the mechanism. Of
-a user with at most k rows, no two less than b apart, a step holds at most c = min(k, ⌈R/b⌉) rows,
-and two steps with rows of the user are at least ⌊b/R⌋ apart. Let S be what one row may add. The
-user's rows in step j add up to an element of m_j·conv(S), with m_j ≤ c and Σm_j ≤ k. The norm of
-what they change in C·(sums) is convex, so it is largest at an extreme point of these: at most K =
-⌈k/c⌉ steps with c equal rows each (exactly such where c divides k). The sensitivity is c times the
-one of single rows under (N, K, max(1, ⌊b/R⌋)).
-"""
+"""The plan before the first row of a private stream: blocks of rows, matrices, noise."""
 
 from __future__ import annotations
 
@@ -20,7 +11,6 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.gaussian import certified_sigma
 from fedmf.errors import LedgerError
 from fedmf.ledger.released_integers import part
 from fedmf.matrices.arrays import Vector
@@ -28,10 +18,10 @@ from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.factorization import BuiltMechanism, Factorization, factorization_from_dict
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.sensitivity import Sensitivity, sensitivity_of
-from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.objective import RMSE, Objective, query_variances
 from fedmf.mechanisms.registry import accepted_parameters, build, optional_parameters
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.moments import (
     MomentMechanism,
     RunningMoments,
@@ -41,6 +31,8 @@ from fedmf.moments import (
 )
 from fedmf.moments.methods import mechanism_from_dict
 from fedmf.participation import Participation, most_participations
+from fedmf.release.plan import certified_multiplier
+from fedmf.release.row_plan import step_contract
 from fedmf.streaming.settings import AUTO, Settings
 from fedmf.streaming.stream_rows import Layout
 from fedmf.version import SOFTWARE
@@ -57,8 +49,6 @@ _MANY = 16_384
 _STRETCHES: Final = (0.0, 0.5, 0.75, 1.0)
 #: Number of weights in an objective.
 _WEIGHTS: Final = 64
-#: Far above the δ of rare failures of integer noise, which is below the accountants' margin.
-_LEAST_DELTA: Final = 1e-40
 #: Relative tolerance for recorded numbers that are computed again.
 _TOLERANCE: Final = 1e-9
 
@@ -104,7 +94,7 @@ class StreamPlan:
         works = _workloads(settings, steps.rounds)
         built = _strategies(settings, steps, works)
         matrices = [one.factorization for one in built]
-        sigma = _multiplier(settings)
+        sigma = certified_multiplier(settings.epsilon, settings.delta)
         moment = second_moment_named(settings.second_moment, layout.dimension)
         weight = settings.weight
         if isinstance(weight, str):
@@ -155,10 +145,9 @@ class StreamPlan:
         names = ("first moment", "second moment")
         rounding = rows.rounding
         parts = []
-        for name, sums, bits, noise in zip(
-            names, rows.parts, rounding.bits, rounding.parts, strict=False
-        ):
-            parts.append(part(name, sums.factorization, sums.size, 1, bits, noise))
+        for i, C in enumerate(rows.factorizations):
+            noise = rounding.parts[i]
+            parts.append(part(names[i], C, rows.sizes[i], 1, noise.bits, noise))
         units = None
         if self.settings.encoding is not None:
             units = self.settings.encoding.units.tolist()
@@ -176,7 +165,7 @@ class StreamPlan:
 
     def _check(self) -> None:
         made = self.mechanism
-        sigma = _multiplier(self.settings)
+        sigma = certified_multiplier(self.settings.epsilon, self.settings.delta)
         steps, rows = step_contract(self.participation, self.settings.release_every)
         matrices = [made.first, *([] if made.second in (None, made.first) else [made.second])]
         again = self.settings.moment_method.mechanism(
@@ -326,32 +315,6 @@ class StreamPlan:
         method = self.settings.moment_method
         made = method.mechanism([C], once, users, sigma, self.mechanism.weight)
         return made.of_integers(self.second_moment).first_std / rows
-
-
-def step_contract(rows: Participation, every: int) -> tuple[Participation, int]:
-    """(N, K, B) of releases, and c rows of a user in one, for rows under (n, k, b).
-
-    The head of this file proves it.
-
-    >>> step_contract(Participation(9000, 25, 300), 3000)
-    (Participation(rounds=3, max_participations=3, min_separation=1), 10)
-    >>> step_contract(Participation(9000, 3, 3000), 1000)
-    (Participation(rounds=9, max_participations=3, min_separation=3), 1)
-    """
-    n = rows.rounds
-    k = rows.max_participations
-    b = rows.min_separation
-    steps = -(-n // every)
-    most = min(k, -(-every // b))
-    apart = max(1, b // every)
-    return Participation(steps, min(-(-k // most), most_participations(steps, apart)), apart), most
-
-
-def _multiplier(settings: Settings) -> float:
-    """σ of a user who does all that (n, k, b) allows."""
-    if settings.delta < _LEAST_DELTA:
-        raise ValueError(f"delta must be at least {_LEAST_DELTA:g}; got {settings.delta:g}.")
-    return certified_sigma(settings.epsilon, settings.delta)
 
 
 def _workloads(settings: Settings, steps: int) -> tuple[ToeplitzWorkload, ToeplitzWorkload]:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping.workers import single_threaded_products
 from fedmf.training.batches import StepRows, widths_of
 from fedmf.training.engines import (
     Engine,
@@ -31,6 +30,7 @@ from fedmf.training.engines import (
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 from fedmf.training.user_failures import Group
+from fedmf.training.workers import single_threaded_products
 
 #: Largest difference from automatic differentiation, as a share of an update's norm: it is some
 #: 10⁻⁶, 10⁻⁴ for models that magnify rounding, and more where a number falls on ReLU's other side.

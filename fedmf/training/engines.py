@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 
-from fedmf.clipping.workers import single_threaded_products
 from fedmf.data.structure import Features, each, named
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
@@ -29,6 +28,7 @@ from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.rng import kept_generators, seed_draws, torch_states
 from fedmf.training.task import Task
 from fedmf.training.user_failures import Group, pass_interrupt, silent
+from fedmf.training.workers import single_threaded_products
 
 #: Numbers in a cache line.
 _LINE: Final = 16

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from fedmf.clipping.clipped_rows import ClippedRows
 from fedmf.clipping.clipped_sum import ClippedSum
-from fedmf.clipping.workers import Workers
 from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
@@ -54,6 +53,7 @@ from fedmf.training.user_failures import (
     rows_in_place,
     silent,
 )
+from fedmf.training.workers import Workers
 
 #: By which engine users are trained.
 Path = Literal["compiled", "vmap", "loop"]

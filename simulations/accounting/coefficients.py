@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from fedmf.accounting.sampling import Sampling, approximate_noise_of
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.toeplitz import Toeplitz
-from fedmf.matrices.workload import prefix
+from fedmf.mechanisms.amplified_noise import Sampling, approximate_noise_of
 from fedmf.mechanisms.closed_forms import bfr
 from fedmf.mechanisms.objective import query_variances
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 __all__ = ["bent_powers", "tapered_bands"]

@@ -27,12 +27,12 @@ from pathlib import Path
 from cells import Cells
 from coefficients import bent_powers, tapered_bands
 
-from fedmf.accounting.sampling import Sampling, amplified_noise_of
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.workload import prefix
+from fedmf.mechanisms.amplified_noise import Sampling, amplified_noise_of
 from fedmf.mechanisms.amplified_search import amplified_mechanism
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.objective import query_variances
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 CONTRACT = Participation(2048, 8, 256)

@@ -17,11 +17,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmf.accounting.sampling import approximate_noise_of
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.workload import prefix
+from fedmf.mechanisms.amplified_noise import approximate_noise_of
 from fedmf.mechanisms.closed_forms import bfr, bifr, identity
 from fedmf.mechanisms.objective import query_variances
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))

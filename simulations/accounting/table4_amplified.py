@@ -24,9 +24,9 @@ from cells import Cells
 from fedmf.accounting.balls_in_bins import BallsInBinsPair
 from fedmf.accounting.noise_level import amplified_noise
 from fedmf.accounting.poisson import poisson_noise_multiplier
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.objective import query_variances
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 CONTRACT = Participation(3900, 10, 390)

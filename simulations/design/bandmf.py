@@ -21,6 +21,7 @@ from pictures import Curves, draw, epochs, ratios, rmse, rmse_of
 from fedmf.accounting.gaussian import gaussian_sigma
 from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import Toeplitz
+from fedmf.mechanisms.query_variances import toeplitz_query_variances
 from fedmf.mechanisms.registry import build, names
 from fedmf.participation import Participation
 
@@ -135,7 +136,7 @@ def stamped(n: int, k: int, repetitions: int) -> float:
     """
     m = n // repetitions
     block = build("square-root", Participation(m, 1, m)).factorization
-    within = block.query_variances(np.ones(m))
+    within = toeplitz_query_variances(block, np.ones(m))
     total = np.add.outer(np.arange(repetitions) * within[-1], within).mean()
     per_block = -(-k // repetitions)
     inside = Participation(m, per_block, min(n // k, m))

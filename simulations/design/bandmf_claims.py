@@ -13,9 +13,9 @@ import json
 from pictures import RESULTS
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 Panel = dict[str, dict[float, float]]

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from pictures import draw
 
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.banded_family import variances_of_band
 from fedmf.mechanisms.banded_toeplitz import ToeplitzLoss
 from fedmf.mechanisms.closed_forms import bsr
 from fedmf.mechanisms.optimise import log_mean
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 BANDS = 16

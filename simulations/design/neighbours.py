@@ -36,11 +36,11 @@ import numpy as np
 import torch
 
 from fedmf.accounting.gaussian import gaussian_sigma
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.imported import import_strategy
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
 from fedmf.participation import Participation

@@ -18,9 +18,9 @@ from style import look, name_at_ends, number, plain_logarithms
 from fedmf.figures import new_figure, style
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -25,8 +25,8 @@ import torch
 from rich.progress import track
 
 from fedmf.matrices.joint_sensitivity import UserRange
-from fedmf.matrices.workload import average
 from fedmf.mechanisms.closed_forms import identity
+from fedmf.mechanisms.workload import average
 from fedmf.moments import METHODS, FullMatrix, GaussianEstimate, MomentStream, jme
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import ToeplitzWorkload, average, exponential, prefix, window
 from fedmf.mechanisms.closed_forms import identity, strategy_power
+from fedmf.mechanisms.workload import ToeplitzWorkload, average, exponential, prefix, window
 from fedmf.moments import METHODS, MomentMechanism, jme
 from fedmf.participation import Participation
 

@@ -12,8 +12,8 @@ import torch
 
 from fedmf.matrices.arrays import Array
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.mechanisms.objective import query_variances
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments import GaussianEstimate, MomentMechanism, NoisyMomentSums
 
 

@@ -24,9 +24,9 @@ from second_moment_errors import released_variances, squared_biases, squared_var
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.toeplitz import Toeplitz
-from fedmf.matrices.workload import exponential
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.closed_forms import square_root as plain_root
+from fedmf.mechanisms.workload import exponential
 from fedmf.moments import jme
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
@@ -47,7 +47,7 @@ def weights(rounds: int) -> np.ndarray:
 
 def square_root(decay: float, rounds: int) -> Factorization:
     """A^{1/2} of the exponential average."""
-    return Toeplitz(plain_root(rounds).strategy * decay ** np.arange(rounds), rounds)
+    return Toeplitz(plain_root(rounds).strategy_coefs * decay ** np.arange(rounds), rounds)
 
 
 def predicted(C: tuple[Factorization, Factorization], sigma: float) -> dict[str, float]:

@@ -102,8 +102,8 @@ def errors_of(cells: Cells, cell: Cell) -> tuple[dict[str, float], float, list[f
     = 1.
     """
     from fedmf.accounting.gaussian import adjacency_factor
-    from fedmf.matrices.workload import prefix
     from fedmf.mechanisms.objective import errors
+    from fedmf.mechanisms.workload import prefix
     from fedmf.values import parse_parameters
 
     asked = FIGURES[cell.figure].form(cell.form).configuration(cell)

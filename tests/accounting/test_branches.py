@@ -10,7 +10,6 @@ import pytest
 from support.continuations import covariance, furthest, released_rows
 from support.oracles import patterns
 
-from fedmf.accounting.queries import SumQuery
 from fedmf.errors import LedgerError
 from fedmf.ledger.lineage import Lineage
 from fedmf.matrices.factorization import Dense, Factorization
@@ -19,6 +18,7 @@ from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import InverseToeplitz, Toeplitz
 from fedmf.participation import Participation
 from fedmf.statements.composition import LaterCost, PrivacyCost, UserLosses, compose
+from fedmf.statements.recorded_patterns import pattern_sensitivity
 
 N, K, B = CONTRACT = (5, 2, 2)
 FORK = 2
@@ -32,7 +32,7 @@ STRATEGIES: dict[str, Factorization] = {
 
 
 def whole(C: Factorization, pattern: tuple[int, ...]) -> float:
-    return float(SumQuery(C).of_equal_length(np.array([pattern]))[0]) if pattern else 0.0
+    return pattern_sensitivity(C, pattern)
 
 
 def later(C: Factorization, pattern: tuple[int, ...], fork: int) -> float:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmf.accounting.sampling import amplified_noise_of
-from fedmf.matrices.workload import prefix
+from fedmf.mechanisms.amplified_noise import amplified_noise_of
 from fedmf.mechanisms.amplified_search import amplified_mechanism
 from fedmf.mechanisms.choice import NamedMechanism
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 

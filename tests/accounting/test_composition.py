@@ -13,12 +13,12 @@ from support.continuations import furthest
 from support.oracles import patterns
 
 from fedmf.accounting.gaussian import gaussian_epsilon
-from fedmf.accounting.queries import SumQuery
 from fedmf.accounting.rounding import at_least
 from fedmf.errors import LedgerError
 from fedmf.matrices.factorization import Dense, Factorization
 from fedmf.matrices.toeplitz import InverseToeplitz, Toeplitz
 from fedmf.statements.composition import PrivacyCost, UserLosses, compose, joined_mu
+from fedmf.statements.recorded_patterns import pattern_sensitivity
 
 DELTA = 1e-5
 #: Relative; sums of some ten float64 Gram entries against the inverse of a covariance.
@@ -45,7 +45,7 @@ def costs(name: str, mu: dict[str, float], /, **changes: object) -> PrivacyCost:
 
 
 def shift(made: Factorization, pattern: tuple[int, ...]) -> float:
-    return float(SumQuery(made).of_equal_length(np.array([pattern]))[0]) if pattern else 0.0
+    return pattern_sensitivity(made, pattern)
 
 
 FIRST = (4, 2, 2)

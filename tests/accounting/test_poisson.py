@@ -13,7 +13,7 @@ from fedmf.accounting.poisson import (
     poisson_delta,
     poisson_noise_multiplier,
 )
-from fedmf.accounting.sampling import amplified_noise_of
+from fedmf.mechanisms.amplified_noise import amplified_noise_of
 from fedmf.mechanisms.closed_forms import bsr, cgd
 from fedmf.mechanisms.design import design
 from fedmf.participation import Participation

@@ -1,6 +1,4 @@
-"""The one door: whatever engines hand it, one user moves the sums by one user's worth, in exact
-integers.
-"""
+"""`add_bounded`: any row of an engine moves the sums by at most 2ᴮ, in exact integers."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from clipping.exact import block_features, square_sum
 from numpy.typing import NDArray
 from support.small_runs import small_run
 
@@ -28,17 +27,6 @@ ENGINES = {
     "vmap": {"engine": "vmap"},
     "loop": {"engine": "loop"},
 }
-
-
-def exact(integers: list[int]) -> int:
-    return sum(n * n for n in integers)
-
-
-def features(integers: list[int], sizes: list[int], shift: int = FRACTION_BITS) -> list[int]:
-    """⌊Σ n²·2⁻ˢʰⁱᶠᵗ⌋ block by block."""
-    ends = np.cumsum(sizes).tolist()
-    squares = [exact(integers[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-    return [square >> shift for square in squares]
 
 
 def empty(dimension: int, sizes: list[int]) -> tuple[NDArray[np.int64], ...]:
@@ -65,7 +53,7 @@ def test_a_user_adds_at_most_its_worth_or_nothing(
     shift = 2 * bits - feature_bits
     rng = np.random.default_rng(dimension)
     seen = {True: 0, False: 0}
-    lowest, highest = (-44, 38) if dtype is np.float32 else (-90, 90)
+    lowest, highest = {np.float32: (-44, 38), np.float64: (-90, 90)}[dtype]
     for turn in range(600):
         row = (rng.standard_normal(dimension) * 10.0 ** rng.uniform(lowest, highest)).astype(dtype)
         norm = float(np.linalg.norm(row.astype(np.float64))) or 1.0
@@ -82,25 +70,27 @@ def test_a_user_adds_at_most_its_worth_or_nothing(
         sizes = [1] * dimension if turn % 2 else [dimension]
         into = empty(dimension, sizes)
         before = empty(dimension, sizes)
-        origin = row[::-1].copy() if turn % 5 == 0 else np.zeros(0, dtype)
+        origin = np.zeros(0, dtype)
+        change = row
         with np.errstate(over="ignore", invalid="ignore"):
-            change = row - origin if origin.size else row
+            if turn % 5 == 0:
+                origin = row[::-1].copy()
+                change = row - origin
             scaled = change.astype(np.float64) * factor
         total, second, ends = into
         square = add_bounded(row, origin, factor, limit, total, second, shift, ends)
         seen[square >= 0] += 1
         if square < 0:
-            assert all(np.array_equal(x, y) for x, y in zip(into, before, strict=True))
-            fits = np.isfinite(scaled).all() and exact([int(n) for n in scaled]) <= unit**2 * (
-                1 - 1e-12
-            )
-            assert not fits
+            for x, y in zip(into, before, strict=True):
+                assert np.array_equal(x, y)
+            if np.isfinite(scaled).all():
+                assert square_sum(map(int, scaled)) > unit**2 * (1 - 1e-12)
             continue
         integers = (into[0] - before[0]).tolist()
-        assert integers == [int(n) for n in scaled]
-        assert exact(integers) <= unit**2
-        assert square == pytest.approx(exact(integers), rel=1e-12)
-        assert (into[1] - before[1]).tolist() == features(integers, sizes, shift)
+        assert integers == list(map(int, scaled))
+        assert square_sum(integers) <= unit**2
+        assert square == pytest.approx(square_sum(integers), rel=1e-12)
+        assert (into[1] - before[1]).tolist() == block_features(integers, sizes, shift)
     assert min(seen.values()) > 100
 
 
@@ -116,12 +106,11 @@ def test_the_limit_is_where_it_must_be(dimension: int) -> None:
         total, second, ends = empty(dimension, [dimension])
         limit = square_limit(dimension, FRACTION_BITS)
         square = add_bounded(one, none, float(middle), limit, total, second, FRACTION_BITS, ends)
-        let_in = square >= 0
-        low, high = (middle, high) if let_in else (low, middle)
+        if square >= 0:
+            low = middle
+        else:
+            high = middle
     assert UNIT**2 * (1 - 1e-8) < dimension * low**2 <= UNIT**2
-
-
-# What dac8802 did: entries of a chain's update overflowed where its Gram matrices did not.
 
 
 def digits(engine: str) -> tuple[LocalTrainer, Task, list[str]]:
@@ -143,9 +132,7 @@ def moments(dimension: int) -> dict[str, tuple[SecondMoment, list[int]]]:
     ("engine", "moment"), list(zip(ENGINES, ("squares", "blocks") * 2, strict=True))
 )
 def test_second_moments_are_those_of_each_users_integers(engine: str, moment: str) -> None:
-    """By brute force, from what the user alone adds; on dac8802 they were 0 wherever a program
-    trained.
-    """
+    """By brute force, from a sum of each user alone."""
     trainer, task, users = digits(engine)
     form, sizes = moments(task.model.dimension)[moment]
     expected = np.zeros(len(sizes), np.int64)
@@ -156,14 +143,15 @@ def test_second_moments_are_those_of_each_users_integers(engine: str, moment: st
         alone = SumSpec(form.dimension, 0.05, form).empty()
         trainer.add_updates(origin, [user], 0, alone)
         integers = alone.fixed_point.tolist()
-        assert alone.parts["second"].tolist() == features(integers, sizes)
-        assert 0.99 < sum(features(integers, sizes)) / UNIT <= 1.0
+        features = block_features(integers, sizes, FRACTION_BITS)
+        assert alone.parts["second"].tolist() == features
+        assert 0.99 < sum(features) / UNIT <= 1.0
         expected += alone.parts["second"].numpy()
     assert np.array_equal(whole.parts["second"].numpy(), expected)
 
 
 class Mistaken:
-    """Makes a trainer add what no clipped update has, for one user, as long as it is told to."""
+    """Makes a trainer add a sum that no clipped update has, for one user and some engines."""
 
     def __init__(self, user: str, engines: set[str]) -> None:
         self.user = user

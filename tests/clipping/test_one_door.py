@@ -1,6 +1,4 @@
-"""Every user enters every sum through `add_bounded`: with it shut, no engine and no reader adds
-anything.
-"""
+"""Every user enters every sum by `add_bounded`: without it no engine or reader adds anything."""
 
 from __future__ import annotations
 
@@ -40,26 +38,31 @@ def shut(*_: object) -> float:
 
 @cache
 def trainer(engine: str, path: str) -> LocalTrainer:
-    """Of digits; it tries its engine on made-up users while the door is open."""
+    """A trainer of digits; it tries its engine on synthetic users while the door is open."""
     run = small_run(dataset="digits", local_engine=engine)
-    made = LocalTrainer(run.task_source.build(), run.client, threads=1)
-    assert made.path == path
-    return made
+    local_trainer = LocalTrainer(run.task_source.build(), run.client, threads=1)
+    assert local_trainer.path == path
+    return local_trainer
+
+
+def first_users(local_trainer: LocalTrainer) -> tuple[str, ...]:
+    return tuple(map(str, local_trainer.task.dataset.user_ids[:3]))
 
 
 def trained(engine: str, path: str) -> torch.Tensor:
-    made = trainer(engine, path)
-    total = ClippedSum(made.task.model.dimension, 0.5)
-    users = [str(user) for user in made.task.dataset.user_ids[:3]]
-    made.add_updates(made.task.model.initial(), users, 0, total)
+    local_trainer = trainer(engine, path)
+    model = local_trainer.task.model
+    total = ClippedSum(model.dimension, 0.5)
+    local_trainer.add_updates(model.initial(), list(first_users(local_trainer)), 0, total)
     return total.fixed_point
 
 
 def slice_of_a_worker() -> torch.Tensor:
-    made = trainer("auto", "compiled")
-    spec = SumSpec(made.task.model.dimension, 0.5)
-    users = tuple(str(user) for user in made.task.dataset.user_ids[:3])
-    worker, _ = checked_sum(made, spec, made.task.model.initial(), users, 0)
+    local_trainer = trainer("auto", "compiled")
+    model = local_trainer.task.model
+    spec = SumSpec(model.dimension, 0.5)
+    users = first_users(local_trainer)
+    worker, _ = checked_sum(local_trainer, spec, model.initial(), users, 0)
     total = spec.empty()
     Reply(users, worker.parts).add_to(total)
     return total.fixed_point

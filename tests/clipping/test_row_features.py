@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
 import torch
+from clipping.exact import block_squares
 
 from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.clipping.row_features import NEAR, integer_features
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import bisr, cgd, identity
+from fedmf.mechanisms.workload import prefix
 from fedmf.moments.methods import METHODS, jme
 from fedmf.moments.moment_stream import MomentStream
 from fedmf.noise.key import NoiseKey
@@ -38,14 +40,15 @@ def integers(bits: int) -> torch.Tensor:
 def exact(row: list[int], moment: SecondMoment, unit: Fraction) -> list[Fraction]:
     """The features of a row of integers in their own units, in exact arithmetic."""
     if isinstance(moment, FullMatrix):
-        pairs = [(i, j) for i in range(D) for j in range(i, D)]
-        return [row[i] * row[j] * unit * (1 if i == j else ROOT) for i, j in pairs]
+        products = []
+        for i, j in combinations_with_replacement(range(D), 2):
+            product = row[i] * row[j] * unit
+            if i != j:
+                product *= ROOT
+            products.append(product)
+        return products
     sizes = [1] * D if isinstance(moment, DiagonalMoment) else [1, 4]
-    ends = np.cumsum(sizes).tolist()
-    return [
-        sum(n * n for n in row[end - size : end]) * unit
-        for size, end in zip(sizes, ends, strict=True)
-    ]
+    return [square * unit for square in block_squares(row, sizes)]
 
 
 @pytest.mark.parametrize(("bits", "feature_bits"), [(31, 31), (20, 31), (31, 12), (9, 18)])
@@ -56,16 +59,12 @@ def test_features_are_near_the_exact_ones(
     """Between rows, and from zero, errors differ by less than the units that are paid for."""
     rows = integers(bits)
     unit = Fraction(2) ** (feature_bits - 2 * bits)
-    found = integer_features(rows, moment, len(rows), bits, feature_bits).tolist()
-    errors = np.array(
-        [
-            [float(n - e) for n, e in zip(features, exact(row, moment, unit), strict=True)]
-            for features, row in zip(found, rows.tolist(), strict=True)
-        ]
-    )
+    features = integer_features(rows, moment, len(rows), bits, feature_bits).numpy().astype(object)
+    expected = np.array([exact(row, moment, unit) for row in rows.tolist()])
+    errors = (features - expected).astype(np.float64)
     assert np.abs(errors).max() < NEAR
     assert (errors.max(axis=0) - errors.min(axis=0)).max() < NEAR
-    squares = np.square(np.array(found, dtype=object)).sum(axis=1)
+    squares = np.square(features).sum(axis=1)
     assert max(squares) <= (2**feature_bits + 1 + math.sqrt(moment.size)) ** 2
 
 
@@ -92,8 +91,8 @@ def test_integers_cost_no_privacy(name: str, adjacency: str) -> None:
     moment = FullMatrix(30)
     sigma = 0.7
     ideal = METHODS[name].mechanism([C], PART, users, sigma)
-    made = ideal.of_integers(moment)
-    noises = made.rounding.parts
+    mechanism = ideal.of_integers(moment)
+    noises = mechanism.rounding.parts
     norm = np.linalg.norm(C.materialize(), 2)
     moved = [norm * math.sqrt(30 * 24), norm * math.sqrt(moment.size * 24)]
     cut = math.sqrt(moment.size) * sensitivity_of(C, PART).value
@@ -101,27 +100,26 @@ def test_integers_cost_no_privacy(name: str, adjacency: str) -> None:
     if name != "pp":
         sizes.append((moved[1] + cut) / noises[1].std)
         assert math.hypot(moved[0] / noises[0].std, moved[1] / noises[1].std) < math.hypot(*sizes)
-    mu = ideal.first_std / made.first_std / sigma
+    mu = ideal.first_std / mechanism.first_std / sigma
     assert mu < mu + math.hypot(*sizes) <= 1 / sigma
-    assert made.multiplier_under(PART) == pytest.approx(sigma, rel=1e-11)
-    assert made.multiplier_under(PART) >= sigma
-    stds = [noise.std * unit for noise, unit in zip(noises, made.rows(moment).units, strict=True)]
-    expected = [made.first_std] if name == "pp" else [made.first_std, made.second_std]
-    np.testing.assert_allclose(stds, expected, rtol=1e-14)
+    assert mechanism.multiplier_under(PART) == pytest.approx(sigma, rel=1e-11)
+    assert mechanism.multiplier_under(PART) >= sigma
+    units = mechanism.rows(moment).units
+    np.testing.assert_allclose(noises[0].std * units[0], mechanism.first_std, rtol=1e-14)
+    if name == "pp":
+        assert len(noises) == 1
+    else:
+        assert mechanism.second_std is not None
+        np.testing.assert_allclose(noises[1].std * units[1], mechanism.second_std, rtol=1e-14)
 
 
 def test_units_follow_from_public_numbers_and_what_has_none_is_refused() -> None:
     once = Participation(24, 1, 24)
     users = UserRange(1e-3, 2)
-    bits = {
-        sigma: (
-            jme(cgd(0.9, 24), cgd(0.9, 24), once, users, sigma)
-            .of_integers(FullMatrix(2))
-            .rounding.bits
-        )
-        for sigma in (1e-6, 1.0, 1e3, 1e6)
-    }
-    assert list(bits.values()) == [(31, 31), (31, 31), (24, 24), (14, 14)]
+    C = cgd(0.9, 24)
+    for sigma, bits in ((1e-6, 31), (1.0, 31), (1e3, 24), (1e6, 14)):
+        mechanism = jme(C, C, once, users, sigma).of_integers(FullMatrix(2))
+        assert mechanism.rounding.bits == (bits, bits)
     with pytest.raises(ValueError, match="No unit of integers suits it"):
         jme(identity(24), identity(24), once, users, 1e9).of_integers(FullMatrix(2))
     with pytest.raises(ValueError, match="so little of the second"):
@@ -130,14 +128,13 @@ def test_units_follow_from_public_numbers_and_what_has_none_is_refused() -> None
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_state_fits_one_noise_alone(name: str) -> None:
-    made, other = (
-        METHODS[name].mechanism([bisr(3, 24)], PART, UserRange(1.0, D), s) for s in (1.0, 0.9)
-    )
-    stream = MomentStream(made, FullMatrix(D), prefix(24), key=NoiseKey.from_seed(1))
+    def stream_of(sigma: float) -> MomentStream:
+        mechanism = METHODS[name].mechanism([bisr(3, 24)], PART, UserRange(1.0, D), sigma)
+        return MomentStream(mechanism, FullMatrix(D), prefix(24), key=NoiseKey.from_seed(1))
+
+    stream = stream_of(1.0)
     stream.extend(torch.zeros(3, D))
     with pytest.raises(ValueError, match="saved noise"):
-        MomentStream(other, FullMatrix(D), prefix(24), key=NoiseKey.from_seed(1)).load_state_dict(
-            stream.state_dict()
-        )
+        stream_of(0.9).load_state_dict(stream.state_dict())
     stream.extend(torch.zeros(0, D))
     assert stream.t == 3

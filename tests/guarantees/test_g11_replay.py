@@ -27,7 +27,7 @@ from fedmf.flower.inner_rule import InnerRule
 from fedmf.flower.layout import ArrayLayout
 from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.second_moment import DiagonalMoment
-from fedmf.matrices.workload import ToeplitzWorkload, exponential
+from fedmf.mechanisms.workload import ToeplitzWorkload, exponential
 from fedmf.noise.key import Domain
 from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.release.noisy_sum import NoisyParts

@@ -20,6 +20,7 @@ from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.matrices.factorization import Dense, factorization_from_dict
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.choice import GivenFactorization
+from fedmf.moments import MomentMechanism
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
 from fedmf.release.plan import Plan
@@ -245,6 +246,50 @@ def test_a_stream_that_states_too_little(name: str, tmp_path: Path) -> None:
         recorded[name] *= 0.999
     with pytest.raises(LedgerError, match=f"{name} of the stream's plan is"):
         StreamPlan.from_dict(description)
+
+
+def too_quiet(mechanism: MomentMechanism, name: str) -> MomentMechanism:
+    """A mechanism whose recorded figures agree with one another, with a tenth less of one."""
+    if name == "noise_multiplier":
+        return dataclasses.replace(mechanism, noise_multiplier=0.9 * mechanism.noise_multiplier)
+    rounding = mechanism.rounding
+    parts = list(rounding.parts)
+    i = ("first level", "second level").index(name)
+    parts[i] = dataclasses.replace(parts[i], std=0.9 * parts[i].std)
+    rounding = dataclasses.replace(rounding, parts=tuple(parts))
+    return dataclasses.replace(mechanism, rounding=rounding)
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("first level", "tau .noise of the stream. must be at least"),
+        ("second level", "tau .noise of the stream. must be at least"),
+        ("noise_multiplier", "sigma .noise multiplier of the stream. must be at least"),
+    ],
+)
+def test_a_stream_with_less_noise_than_its_guarantee_needs(
+    name: str, match: str, tmp_path: Path
+) -> None:
+    """The core computes sensitivity and noise itself, whoever chose the matrices and levels."""
+    with pushed(tmp_path / "stream", 8, dimension=3) as stream:
+        state = stream._run.state
+        state.plan.mechanism.rows(state.plan.second_moment).check_noise()
+        mechanism = too_quiet(state.plan.mechanism, name)
+        state.plan = dataclasses.replace(state.plan, mechanism=mechanism)
+        with pytest.raises(LedgerError, match=match) as caught:
+            state.server()
+        assert "\n" not in str(caught.value)
+
+
+def test_releases_of_a_stream_of_other_rows_than_planned(tmp_path: Path) -> None:
+    """The contract of releases follows from R rows in each, so the core insists on them."""
+    with pushed(tmp_path / "stream", 8, dimension=3) as stream:
+        server = stream._run.state.server()
+        assert server.admit(["a", "b"], 0, 2).rows == [0, 1]
+        with pytest.raises(ValueError, match="must be 1 each"):
+            server.release(torch.zeros(2, 3, dtype=torch.float64), 1)
+        assert server.waiting == 2
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.int32])

@@ -14,7 +14,7 @@ from support.child_processes import in_child
 from support.ledgers import CONTRACT, KEY, begin, commit, contents, go_on, participations, released
 
 from fedmf.errors import LedgerError, ParticipationViolation
-from fedmf.ledger.ledger import NOBODY, Ledger
+from fedmf.ledger.ledger import NO_USER, Ledger
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
@@ -23,7 +23,7 @@ SECRET = NoiseKey(bytes(range(32)))
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What this machine has seen of runs."""
+    """Give each test a folder of marks of its own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "this"))
 
 
@@ -173,7 +173,7 @@ def test_steps_of_a_stream(path: Path) -> None:
         assert (ledger.histories.min_separation, ledger.histories.max_participations) == (3, 2)
         ((found, content),) = ledger.contents()
         assert (found.records, content, found.pushes) == (2, b"12", b"pushed")
-        assert found.keys.tolist() == [0, NOBODY, 1, 0]
+        assert found.keys.tolist() == [0, NO_USER, 1, 0]
         assert ledger.histories.admits("b", 6)
         assert not ledger.histories.admits("a", 9)
 
@@ -214,8 +214,9 @@ def values_or_line(path: Path) -> Any:
 
 @pytest.mark.parametrize("live", [False, True])
 def test_no_changed_value_is_read_whatever_byte_is_flipped(tmp_path: Path, live: bool) -> None:
-    """Of the closed file and of a log that was not merged; each refused in a line or of no
-    consequence.
+    """Bits of the closed file, and of a log that was not merged, are flipped.
+
+    Each flip is rejected in one line, or has no consequence.
     """
     path = run_of(tmp_path / "run")
     with Ledger.open(path, SECRET) as ledger:
@@ -226,22 +227,20 @@ def test_no_changed_value_is_read_whatever_byte_is_flipped(tmp_path: Path, live:
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
     rng = random.Random(5)
     refused = 0
-    files = [
-        file
-        for file in sorted((tmp_path / "copy").iterdir())
-        if file.stat().st_size and "shm" not in file.name
-    ]
-    assert any("wal" in file.name for file in files) is live
-    for file in files:
-        whole = file.read_bytes()
+    wholes = dict[str, bytes]()
+    for file in sorted((tmp_path / "copy").iterdir()):
+        if file.stat().st_size and "shm" not in file.name:
+            wholes[file.name] = file.read_bytes()
+    assert ("ledger.sqlite-wal" in wholes) is live
+    for name, whole in wholes.items():
         for at in sorted({*rng.sample(range(len(whole)), min(len(whole), 40)), 0, len(whole) - 1}):
             broken = bytearray(whole)
             broken[at] ^= 1 << rng.randrange(8)
             place = tmp_path / "broken"
             shutil.copytree(tmp_path / "copy", place)
-            (place / file.name).write_bytes(broken)
+            (place / name).write_bytes(broken)
             read = values_or_line(place / "ledger.sqlite")
-            assert read == expected or (isinstance(read, str) and "\n" not in read), (file.name, at)
+            assert read == expected or (isinstance(read, str) and "\n" not in read), (name, at)
             refused += isinstance(read, str)
             shutil.rmtree(place)
     assert refused > 20
@@ -350,7 +349,11 @@ def test_a_place_for_marks_that_cannot_be_written_stops_nothing(
     run_of(tmp_path / "run")
     assert "is not writable" in caplog.records[0].getMessage()
     monkeypatch.setenv("XDG_STATE_HOME", "")
-    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+
+    def no_home() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", no_home)
     run_of(tmp_path / "second")
 
 

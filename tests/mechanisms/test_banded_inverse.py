@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.banded_inverse import banded_inverse
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 SIGMA = 0.60023  # of (8, 1e-5) for sensitivity 1
@@ -58,4 +58,4 @@ def test_bad_requests_are_rejected():
         banded_inverse(11, Participation(10, 2, 5))
     with pytest.raises(ValueError, match="n=10 rounds"):
         banded_inverse(2, Participation(10, 2, 5), prefix(9))
-    assert banded_inverse(1, Participation(10, 2, 5)).correlation[1:].max() == 0.0
+    assert banded_inverse(1, Participation(10, 2, 5)).noising_coefs[1:].max() == 0.0

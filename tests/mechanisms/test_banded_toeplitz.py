@@ -7,10 +7,10 @@ import pytest
 from support.oracles import ltt, prefix_sums, rmse
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 
@@ -67,8 +67,8 @@ def test_beats_bsr_and_the_one_parameter_family(contract, bands):
 def test_beyond_the_separation_the_result_is_monotone_and_exact(n, k, b, p):
     contract = Participation(n, k, b)
     C = banded_toeplitz(p, contract)
-    assert (np.diff(C.strategy) <= 1e-15).all()
-    assert C.strategy.min() >= 0
+    assert (np.diff(C.strategy_coefs) <= 1e-15).all()
+    assert C.strategy_coefs.min() >= 0
     assert sensitivity_of(C, contract).kind == "exact"
     assert _rmse(C, contract) <= _rmse(banded_toeplitz(min(b, p), contract), contract) * (1 + 1e-6)
 

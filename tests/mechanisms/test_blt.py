@@ -10,9 +10,10 @@ import pytest
 
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.blt_family import blt
 from fedmf.mechanisms.objective import errors
+from fedmf.mechanisms.query_variances import toeplitz_query_variances
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 PAIRS = [
@@ -47,7 +48,7 @@ def test_the_inverse_is_buffered_too(theta, omega):
     theta_hat, omega_hat = C.inverse_pair()
     series = -np.power.outer(theta_hat, np.arange(299)).T @ omega_hat
     assert np.abs(series.imag).max() < 1e-9
-    assert np.allclose(C.correlation[1:], series.real, rtol=0, atol=1e-9)
+    assert np.allclose(C.noising_coefs[1:], series.real, rtol=0, atol=1e-9)
     slower = np.sort(theta_hat.real)[::-1]
     assert (slower < np.sort(theta)[::-1]).all()
     assert (slower[:-1] > np.sort(theta)[::-1][1:]).all()
@@ -77,10 +78,12 @@ def test_crowded_decays_stream_exactly_and_have_exact_errors(theta, omega):
         rows = np.cumsum(prefixes**2)
     impulse = np.eye(1, n)[0]
     assert np.abs(C.streaming_inverse().apply(impulse) - np.array(h, dtype=float)).max() < 1e-15
-    assert np.abs(C.correlation - np.array(h, dtype=float)).max() < 1e-14
-    assert C.query_variances(np.ones(n)) == pytest.approx(rows.astype(float), rel=1e-12)
+    assert np.abs(C.noising_coefs - np.array(h, dtype=float)).max() < 1e-14
+    assert toeplitz_query_variances(C, np.ones(n)) == pytest.approx(rows.astype(float), rel=1e-12)
     z = np.random.default_rng(0).normal(size=n)
-    assert np.abs(np.convolve(C.strategy, C.streaming_inverse().apply(z))[:n] - z).max() < 1e-12
+    assert (
+        np.abs(np.convolve(C.strategy_coefs, C.streaming_inverse().apply(z))[:n] - z).max() < 1e-12
+    )
 
 
 @pytest.mark.parametrize(

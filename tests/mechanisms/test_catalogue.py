@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import parse_workload, prefix
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.mechanisms.registry import DesignRequest, build
 from fedmf.mechanisms.strongly_convex import strongly_convex_lti
+from fedmf.mechanisms.workload import parse_workload, prefix
 from fedmf.participation import Participation
 
 CONTRACT = Participation(120, 4, 30)

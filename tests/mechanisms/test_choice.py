@@ -16,10 +16,10 @@ from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.factorization import Dense, Factorization, Stamped, normalized
 from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz
-from fedmf.matrices.workload import parse_workload, prefix
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism, mechanism_choice_from_dict
 from fedmf.mechanisms.registry import accepted_parameters, build
 from fedmf.mechanisms.tree_families import kary_tree, tree
+from fedmf.mechanisms.workload import parse_workload, prefix
 from fedmf.participation import Participation
 
 CONTRACT = Participation(12, 3, 4)

@@ -7,7 +7,6 @@ import pytest
 from support.oracles import ltt, prefix_sums, query_variances
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import (
     bfr,
     bifr,
@@ -22,6 +21,7 @@ from fedmf.mechanisms.closed_forms import (
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.objective import query_variances as fast_query_variances
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
 
 TEN_EPOCHS = Participation(3900, 10, 390)
@@ -68,7 +68,7 @@ def test_family_members_coincide():
     n = 40
     assert np.array_equal(bifr(0.5, 7, n).coefficients, bisr(7, n).coefficients)
     assert np.array_equal(bfr(0.5, 7, n).coefficients, bsr(7, n).coefficients)
-    assert np.array_equal(bifr(0.83, 2, n).correlation, cgd(0.83, n).correlation)
+    assert np.array_equal(bifr(0.83, 2, n).noising_coefs, cgd(0.83, n).noising_coefs)
     assert np.array_equal(bisr(n, n).materialize(), square_root(n).materialize())
     assert np.array_equal(nu_ftrl(1.0, n).materialize(), identity(n).materialize())
     assert np.array_equal(cgd(0.0, n).materialize(), identity(n).materialize())
@@ -84,8 +84,8 @@ def test_square_root_squares_to_prefix_sums():
 def test_nu_ftrl_tends_to_the_square_root_and_has_its_closed_forms():
     assert np.allclose(nu_ftrl(1e-13, 60).materialize(), square_root(60).materialize(), rtol=1e-10)
     j = np.arange(60)
-    damped = square_root(60).strategy * 0.7**j
-    assert np.allclose(nu_ftrl(0.3, 60).strategy, damped, rtol=1e-12)
+    damped = square_root(60).strategy_coefs * 0.7**j
+    assert np.allclose(nu_ftrl(0.3, 60).strategy_coefs, damped, rtol=1e-12)
 
 
 def test_parameters_out_of_range_are_rejected():

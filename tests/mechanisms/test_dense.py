@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from support.oracles import prefix_sums, query_variances, scalar_sensitivity
 
-from fedmf.matrices.factorization import Dense, lower_factor
+from fedmf.matrices.factorization import Dense
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import momentum, prefix
 from fedmf.mechanisms.banded_family import banded
 from fedmf.mechanisms.dense_family import dense
+from fedmf.mechanisms.lower_factor import lower_factor
 from fedmf.mechanisms.objective import errors
+from fedmf.mechanisms.workload import momentum, prefix
 from fedmf.participation import Participation
 
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.sensitivity import exact_sensitivity
+from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.mechanisms.closed_forms import nu_ftrl
 from fedmf.mechanisms.lti import (
     quadratic_lti,
@@ -40,7 +40,9 @@ def asymptotic(power: Array, eigenvalues: list[float], eta: float) -> float:
 
 def at_unit_sensitivity(C: Factorization, eigenvalues: list[float], eta: float) -> float:
     once = Participation(C.rounds, 1, C.rounds)
-    return quadratic_suboptimality(C, eigenvalues, eta) * exact_sensitivity(C, once).value ** 2
+    sensitivity = sensitivity_of(C, once)
+    assert sensitivity.kind == "exact"
+    return quadratic_suboptimality(C, eigenvalues, eta) * sensitivity.value**2
 
 
 def long_enough(eigenvalues: list[float], eta: float) -> int:
@@ -51,7 +53,7 @@ def long_enough(eigenvalues: list[float], eta: float) -> int:
 def test_one_eigenvalue_is_nu_ftrl(curvature: float, eta: float) -> None:
     C = quadratic_lti(200, [curvature] * 3, eta)
     np.testing.assert_allclose(
-        C.correlation, nu_ftrl(eta * curvature, 200).correlation, rtol=0, atol=1e-13
+        C.noising_coefs, nu_ftrl(eta * curvature, 200).noising_coefs, rtol=0, atol=1e-13
     )
 
 
@@ -63,7 +65,7 @@ def test_attains_the_cauchy_schwarz_bound_and_perturbations_raise_it(name: str) 
     least = 0.5 * eta**2 * np.mean(np.sqrt(response(eigenvalues, eta))) ** 2
     assert at_unit_sensitivity(C, eigenvalues, eta) == pytest.approx(least, rel=1e-9)
 
-    power = np.abs(np.fft.fft(C.correlation, GRID.size)) ** 2
+    power = np.abs(np.fft.fft(C.noising_coefs, GRID.size)) ** 2
     assert asymptotic(power, eigenvalues, eta) == pytest.approx(least, rel=1e-9)
     rng = np.random.default_rng(5)
     waves = np.cos(np.outer(np.arange(1, 7), GRID))

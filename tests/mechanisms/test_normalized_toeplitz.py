@@ -8,12 +8,12 @@ from support.oracles import ltt, query_variances
 
 from fedmf.matrices.factorization import normalized
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import parse_workload, prefix
 from fedmf.mechanisms.banded_toeplitz import (
     banded_toeplitz,
     normalized_banded_toeplitz,
 )
 from fedmf.mechanisms.objective import errors
+from fedmf.mechanisms.workload import parse_workload, prefix
 from fedmf.participation import Participation
 
 

@@ -14,9 +14,9 @@ from support.oracles import (
 )
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import parse_workload
 from fedmf.mechanisms.objective import LAST, MAX, Objective, errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import parse_workload
 from fedmf.participation import Participation
 
 WEIGHTS = Objective("weights", (1.0, 0.2, 3.0))

@@ -13,10 +13,10 @@ from support.oracles import (
 
 from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import Toeplitz
-from fedmf.matrices.workload import parse_workload, prefix, weighted
 from fedmf.mechanisms.closed_forms import rated_power
 from fedmf.mechanisms.objective import LAST, MAX, RMSE, Objective, QuickError, errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import parse_workload, prefix, weighted
 from fedmf.participation import Participation
 
 WEIGHTS = Objective("weights", (1.0, 0.2, 3.0))

@@ -8,7 +8,6 @@ import torch
 from support.oracles import earliest_norm, ltt
 
 from fedmf.matrices.blt import BufferedToeplitz
-from fedmf.matrices.workload import ToeplitzWorkload, parse_workload, prefix, weighted
 from fedmf.mechanisms.banded_family import variances_of_band
 from fedmf.mechanisms.banded_inverse import _exponentials
 from fedmf.mechanisms.banded_toeplitz import ToeplitzLoss
@@ -23,6 +22,7 @@ from fedmf.mechanisms.optimise import (
     optimise,
     series_reciprocal,
 )
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload, prefix, weighted
 from fedmf.participation import Participation
 
 N = 9
@@ -96,9 +96,9 @@ def test_sums_of_exponentials_are_those_of_their_series(n: int, k: int, b: int) 
     rho = omega / theta
     computed = log_earliest_exponentials(1.0 - rho.sum(), rho, theta, contract)
     assert float(computed) == pytest.approx(
-        float(log_earliest(torch.tensor(C.strategy.copy()), contract)), abs=1e-9
+        float(log_earliest(torch.tensor(C.strategy_coefs.copy()), contract)), abs=1e-9
     )
-    h = torch.tensor(bisr(8, n).correlation[:8].copy())
+    h = torch.tensor(bisr(8, n).noising_coefs[:8].copy())
     computed = log_earliest_exponentials(0.0, *_exponentials(h), contract)
     assert float(computed) == pytest.approx(
         float(log_earliest(series_reciprocal(h, n), contract)), abs=1e-7

@@ -10,18 +10,15 @@ import numpy as np
 import pytest
 from support.oracles import ltt
 
-from fedmf.matrices.sensitivity import quick_upper_bound
-from fedmf.matrices.series import binomial_series, reciprocal, settled_reciprocal
-from fedmf.matrices.toeplitz import (
-    Toeplitz,
-    _past,
-    _past_by_lags,
-    _scaled_query_variances,
-)
-from fedmf.matrices.workload import parse_workload
+from fedmf.matrices.series import reciprocal
+from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.closed_forms import bfr, bifr
 from fedmf.mechanisms.objective import QuickError
 from fedmf.mechanisms.objective import query_variances as variances_of
+from fedmf.mechanisms.power_series import binomial_series, settled_reciprocal
+from fedmf.mechanisms.query_variances import _past, _past_by_lags, _scaled_query_variances
+from fedmf.mechanisms.quick_sensitivity import quick_upper_bound
+from fedmf.mechanisms.workload import parse_workload
 from fedmf.participation import Participation
 
 

@@ -20,14 +20,14 @@ from fedmf.matrices.factorization import Dense, Factorization, Stamped, normaliz
 from fedmf.matrices.sensitivity import (
     _BY_PATTERNS,
     Sensitivity,
-    _Strategy,
+    StrategyProblem,
     best_separated_sum,
     methods,
-    quick_upper_bound,
     row_weights,
     sensitivity_of,
 )
 from fedmf.matrices.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toeplitz
+from fedmf.mechanisms.quick_sensitivity import quick_upper_bound
 from fedmf.mechanisms.tree_families import kary_tree, tree
 from fedmf.participation import Participation
 
@@ -163,7 +163,7 @@ def _check_each_method(C: Factorization, contract: Participation, truth: float) 
     k = contract.max_participations
     b = contract.min_separation
     size = np.abs(C.materialize().T @ C.materialize())
-    strategy = _Strategy(C, contract)
+    strategy = StrategyProblem(C, contract)
     by_rows = best_separated_sum(row_weights(size, k, b)[0], k, b)
     stated = [
         *methods(strategy),

@@ -5,7 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedmf.matrices.series import binomial_series, multiply, reciprocal
+from fedmf.matrices.series import multiply, reciprocal
+from fedmf.mechanisms.power_series import binomial_series
 
 
 def _exact_reciprocal(c: list[Fraction], terms: int) -> list[Fraction]:

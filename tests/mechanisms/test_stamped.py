@@ -8,9 +8,9 @@ from support.oracles import query_variances
 
 from fedmf.matrices.factorization import Stamped
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import parse_workload
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import parse_workload
 from fedmf.participation import Participation
 
 
@@ -35,12 +35,12 @@ def test_errors_of_stamped_mechanisms(text):
 
 def test_taper_follows_its_formula():
     contract = Participation(200, 4, 50)
-    plain = build("banded-toeplitz", contract).factorization.strategy
+    plain = build("banded-toeplitz", contract).factorization.strategy_coefs
     mechanism = build("banded-toeplitz", contract, params={"taper": 20})
     assert mechanism.params == {"bands": 50, "taper": 20}
     i = np.arange(200)
     expected = plain * np.where(i < 20, 1.0, np.clip((50 - i) / 30, 0, None))
-    np.testing.assert_allclose(mechanism.factorization.strategy, expected, rtol=1e-14)
+    np.testing.assert_allclose(mechanism.factorization.strategy_coefs, expected, rtol=1e-14)
     scaled = build("normalized-banded-toeplitz", contract, params={"taper": 20}).factorization
     np.testing.assert_allclose(np.linalg.norm(scaled.materialize(), axis=0), 1.0, rtol=1e-12)
 

@@ -95,7 +95,7 @@ def test_dominates_every_quadratic_at_every_frequency(
 def test_without_lags_it_is_a_nu_ftrl(problem: tuple[float, float, float]) -> None:
     """ψ has a constant numerator, and a denominator linear in |D|²: |B|² ∝ |1 − (1 − ν)z|."""
     mu, smooth, eta = problem
-    beta = strongly_convex_lti(100, mu, smooth, eta, lags=0).correlation
+    beta = strongly_convex_lti(100, mu, smooth, eta, lags=0).noising_coefs
     nu = 1.0 + 2.0 * beta[1]
     assert 0 < nu < 1
-    np.testing.assert_allclose(beta, nu_ftrl(float(nu), 100).correlation, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(beta, nu_ftrl(float(nu), 100).noising_coefs, rtol=0, atol=1e-9)

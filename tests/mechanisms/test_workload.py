@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmf.matrices.workload import ToeplitzWorkload, momentum, parse_workload, weighted
+from fedmf.mechanisms.workload import ToeplitzWorkload, momentum, parse_workload, weighted
 
 
 def test_a_row_weighs_the_past_by_the_lag() -> None:

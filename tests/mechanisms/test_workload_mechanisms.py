@@ -7,12 +7,13 @@ import pytest
 from support.oracles import query_variances, scalar_sensitivity
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.series import factored_power, multiply, power, reciprocal
-from fedmf.matrices.workload import ToeplitzWorkload, momentum, parse_workload, prefix, weighted
+from fedmf.matrices.series import multiply, reciprocal
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.closed_forms import power_series
 from fedmf.mechanisms.objective import QuickError, errors
+from fedmf.mechanisms.power_series import factored_power, power
 from fedmf.mechanisms.registry import build, names
+from fedmf.mechanisms.workload import ToeplitzWorkload, momentum, parse_workload, prefix, weighted
 from fedmf.participation import Participation
 
 TEXTS = ["prefix", "average", "exponential:0.8", "window:4", "momentum:0.9", "momentum:0.9:0.95"]
@@ -99,5 +100,5 @@ def test_millions_of_rounds():
     closed = QuickError(contract, prefix(n))(C)
     assert errors(C, prefix(n), stated).rmse == pytest.approx(closed, rel=1e-9)
     # The settled inverse: Σ_j c_j w_{t−j} = 1 exactly in the limit.
-    w = np.cumsum(C.correlation)
+    w = np.cumsum(C.noising_coefs)
     assert w[-1] * C.coefficients.sum() == pytest.approx(1.0, abs=1e-10)

@@ -14,15 +14,15 @@ from fedmf.matrices.second_moment import (
     FullMatrix,
     SecondMoment,
 )
-from fedmf.matrices.workload import (
+from fedmf.mechanisms.closed_forms import bisr, identity, square_root
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import (
     ToeplitzWorkload,
     average,
     prefix,
     weighted,
     window,
 )
-from fedmf.mechanisms.closed_forms import bisr, identity, square_root
-from fedmf.mechanisms.registry import build
 from fedmf.moments.methods import MomentMechanism, jme
 from fedmf.moments.moment_stream import MomentStream
 from fedmf.noise.key import NoiseKey

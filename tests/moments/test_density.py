@@ -14,9 +14,9 @@ from support.released_moments import drawn
 
 from fedmf.matrices.arrays import Array
 from fedmf.matrices.joint_sensitivity import UserRange
-from fedmf.matrices.workload import average
 from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.mechanisms.objective import query_variances
+from fedmf.mechanisms.workload import average
 from fedmf.moments import (
     FullMatrix,
     GaussianEstimate,

@@ -17,7 +17,8 @@ from fedmf.matrices.second_moment import (
     FullMatrix,
     SecondMoment,
 )
-from fedmf.matrices.workload import (
+from fedmf.mechanisms.closed_forms import bisr, identity, square_root
+from fedmf.mechanisms.workload import (
     ToeplitzWorkload,
     average,
     exponential,
@@ -26,7 +27,6 @@ from fedmf.matrices.workload import (
     weighted,
     window,
 )
-from fedmf.mechanisms.closed_forms import bisr, identity, square_root
 from fedmf.moments.methods import jme
 from fedmf.moments.moment_stream import MomentStream
 from fedmf.moments.running import RunningWorkload

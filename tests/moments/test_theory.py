@@ -11,8 +11,8 @@ from support.moment_methods import theory as th
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.toeplitz import Toeplitz
-from fedmf.matrices.workload import average, exponential
 from fedmf.mechanisms.closed_forms import identity, square_root
+from fedmf.mechanisms.workload import average, exponential
 from fedmf.moments.methods import jme
 from fedmf.participation import Participation
 

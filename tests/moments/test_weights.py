@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedmf.matrices.joint_sensitivity import UserRange
-from fedmf.matrices.workload import average, exponential, prefix
 from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.mechanisms.objective import query_variances
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import average, exponential, prefix
 from fedmf.moments import AIMS, METHODS, BlockEnergies, FullMatrix, jme, weight_for
 from fedmf.moments.weights import Goal, best_pair, best_weight
 from fedmf.participation import Participation

@@ -8,6 +8,7 @@ the level of each test is divided among its comparisons (union bound).
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ def test_elements_are_independent_of_their_neighbours(sample):
 
 
 def test_rounds_are_independent(sample):
-    pairs = [(sample[s], sample[t]) for s in range(4) for t in range(s)]
+    pairs = list(combinations(sample, 2))
     assert uncorrelated(pairs)
     assert uncorrelated([(a[:-1], b[1:]) for a, b in pairs])
 
@@ -122,7 +123,7 @@ def test_rounds_are_independent(sample):
 def test_domains_and_keys_are_independent():
     values = [normals(11, domain, 0) for domain in (*Domain, Domain.of_statistic("counts"))]
     values.append(normals(13, Domain.TRAINING, 0))
-    assert uncorrelated([(values[i], values[j]) for i in range(len(values)) for j in range(i)])
+    assert uncorrelated(list(combinations(values, 2)))
 
 
 def test_a_lag_one_correlation_of_one_percent_is_rejected(sample):

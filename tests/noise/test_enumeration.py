@@ -63,7 +63,7 @@ class RuleWalk:
     def _row(self, k: Integers, stored: np.ndarray) -> Integers:
         t = len(self._k)
         given = [*self._k, k]
-        drawn = np.stack([given[s].reshape(-1) for s in self._rule.drawn(t, 1)])
+        drawn = np.stack([given[s].reshape(-1) for s in self._rule.innovation_rounds(t, 1)])
         x = np.empty((1, drawn.shape[1]), np.int64)
         self._rule.rows(self._rule.tables(t, 1), drawn, stored, 0, x)
         return x.reshape(self._shape)
@@ -219,12 +219,12 @@ def test_noise_of_nine_tenths_is_rejected(form: str) -> None:
 def exceeds(
     release: Callable[[Integers, int], np.ndarray], C: Factorization, std: float, s: float
 ) -> bool:
-    """Whether a release, of any law, is above the bound of the theorem."""
+    """Return True if a release, of any law, is above the bound of the theorem."""
     scales = scales_of(C, std)
-    found = deltas_of_laws(release, scales, 1)
+    deltas = deltas_of_laws(release, scales, 1)
     lost = 4 * C.rounds * math.exp(-(8.5**2) / 2)
     bound = gaussian_deltas((s + package_movement(C, 1, std)) / std)
-    return bool((found > bound + lost).any())
+    return bool((deltas > bound + lost).any())
 
 
 HALF = Banded([[1.0, 0.5], [1.0, 0.0]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ ANGLE_WORDS = [
 
 def extreme_words() -> np.ndarray:
     """Every radius word with every angle word, four pairs a block."""
-    pairs = [(w, a) for w in RADIUS_WORDS for a in ANGLE_WORDS]
+    pairs = list(product(RADIUS_WORDS, ANGLE_WORDS))
     pairs += [(2**63, 2**61)] * (-len(pairs) % 4)
     table = np.array(pairs, np.uint64).reshape(-1, 4, 2)
     return np.ascontiguousarray(table.swapaxes(1, 2)).reshape(-1)
@@ -64,12 +65,10 @@ def words_of(words: np.ndarray, place: int) -> tuple[int, int, bool]:
 
 
 def ambiguous(u: int, v: int, sine: bool, scale: float) -> bool:
-    """Whether 64 bits of U and V leave more than one integer."""
-    corners = {
-        noise_oracle.nearest((u << 64) + a, (v << 64) + b, 128, sine, scale)
-        for a in (0, TOP)
-        for b in (0, TOP)
-    }
+    """Return True if 64 bits of U and V leave more than one integer."""
+    corners = set()
+    for a, b in product((0, TOP), repeat=2):
+        corners.add(noise_oracle.nearest((u << 64) + a, (v << 64) + b, 128, sine, scale))
     # ρN is monotone in U, and in V but at the borders of quadrants, where all is far from a half.
     return len(corners) > 1
 
@@ -80,7 +79,7 @@ Rounding = Callable[..., int]
 def decided(
     words: np.ndarray, scale: float, round_normals: Rounding = innovations.round_normals
 ) -> tuple[np.ndarray, set[int]]:
-    """What float64 gives, and the places that it leaves open."""
+    """Return the integers of float64, and the places that it leaves open."""
     k = np.empty(words.size, np.int64)
     places = np.empty(words.size, np.int64)
     count = round_normals(words, scale, k, places)
@@ -90,19 +89,20 @@ def decided(
 
 def wrong_places(words: np.ndarray, scale: float, k: np.ndarray, leave: set[int]) -> list[int]:
     """Decided elements that are not the nearest integer."""
-    found = []
+    wrong = []
     for place in range(words.size):
         u, v, sine = words_of(words, place)
         if place not in leave and int(k[place]) != noise_oracle.nearest(u, v, 64, sine, scale):
-            found.append(place)
-    return found
+            wrong.append(place)
+    return wrong
 
 
 def undue_places(words: np.ndarray, scale: float, open_places: set[int]) -> list[int]:
-    """Decided elements within three quarters of the documented bound, and open ones far outside of
-    it.
+    """Return elements that should have been left open, or decided, by the documented bound.
+
+    They are decided within three quarters of it, or open far outside of it.
     """
-    found = []
+    undue = []
     for place in range(words.size):
         u, v, sine = words_of(words, place)
         distance, radius, uniform = noise_oracle.distance_to_half(u, v, 64, sine, scale)
@@ -111,10 +111,10 @@ def undue_places(words: np.ndarray, scale: float, open_places: set[int]) -> list
             bound += scale / (max(u, 0.5) * radius)
         if distance < 0.75 * bound or 1 - uniform < 2.0**-26:
             if place not in open_places:
-                found.append(place)
+                undue.append(place)
         elif distance > 1.5 * bound + 2.0**-50 and 1 - uniform > 2.0**-24 and place in open_places:
-            found.append(place)
-    return found
+            undue.append(place)
+    return undue
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -257,8 +257,8 @@ def test_layout_is_the_documented_one_for_every_domain_and_far_rounds() -> None:
     scale = 1000.0
     for domain in (*Domain, Domain.of_statistic("norms")):
         for t in (0, 2**32, 2**64 - 1):
-            got = Innovations(NoiseKey(SECRET), domain).row(t, scale, 11)
-            assert got.tolist() == exact(t, range(11), scale, int(domain))
+            row = Innovations(NoiseKey(SECRET), domain).row(t, scale, 11)
+            assert row.tolist() == exact(t, range(11), scale, int(domain))
     last = innovations.MAX_DIMENSION // innovations.BLOCK - 2
     k = np.empty((1, 16), np.int64)
     Innovations(NoiseKey(SECRET), Domain.TRAINING).draw([3], np.array([scale]), last, k)
@@ -325,21 +325,22 @@ def test_every_domain_round_and_block_has_its_own_keystream(cipher_log: CipherLo
     further: dict[tuple[bytes, int], tuple[int, int, int]] = {}
     last = innovations.MAX_DIMENSION // innovations.BLOCK
     for domain in (*Domain, Domain.of_statistic("norms")):
-        made = Innovations(NoiseKey(SECRET), domain)
+        source = Innovations(NoiseKey(SECRET), domain)
         for t in (0, 1, 256, 2**32, 2**63):
             for first, blocks in ((0, 3), (2, 2), (8191, 2), (last - 2, 2)):
-                made.draw([t], np.array([9.0]), first, np.empty((1, 8 * blocks), np.int64))
+                source.draw([t], np.array([9.0]), first, np.empty((1, 8 * blocks), np.int64))
+                plain = cipher_log.take()
                 for j in range(4):
-                    made._settle(0, t, 4 * first + j, (2**63, 0), False, 9.0)
-                drawn = cipher_log.take()
-                plain = [each for each in drawn if not each[0][3] & 0x80]
+                    source._settle(0, t, 4 * first + j, (2**63, 0), False, 9.0)
+                more = [block for block in cipher_log.take() if block[0][3] & 0x80]
                 assert len(plain) == blocks
-                for offset, each in enumerate(plain):
+                for offset, block in enumerate(plain):
                     name = (domain, t, first + offset)
-                    assert owner.setdefault(each, name) == name
-                for j, each in enumerate(each for each in drawn if each[0][3] & 0x80):
+                    assert owner.setdefault(block, name) == name
+                    assert not block[0][3] & 0x80
+                for j, block in enumerate(more):
                     name = (domain, t, 4 * first + j)
-                    assert further.setdefault(each, name) == name
+                    assert further.setdefault(block, name) == name
     assert len(owner) == len(set(owner.values()))
     assert len(further) == len(set(further.values()))
     assert max(counter for _, counter in further) < 2**32
@@ -348,10 +349,10 @@ def test_every_domain_round_and_block_has_its_own_keystream(cipher_log: CipherLo
 
 def test_rounds_and_keystream_positions_out_of_range_are_rejected() -> None:
     key = NoiseKey(SECRET)
-    made = Innovations(key, Domain.TRAINING)
+    source = Innovations(key, Domain.TRAINING)
     for message, use in (
-        (r"^t \(round\) must satisfy 0 <= t < 2\^64; got", lambda: made.row(-1, 1.0, 8)),
-        (r"^t \(round\) must satisfy 0 <= t < 2\^64; got", lambda: made.row(2**64, 1.0, 8)),
+        (r"^t \(round\) must satisfy 0 <= t < 2\^64; got", lambda: source.row(-1, 1.0, 8)),
+        (r"^t \(round\) must satisfy 0 <= t < 2\^64; got", lambda: source.row(2**64, 1.0, 8)),
         (r"^nonce and counter", lambda: key.keystream(bytes(11), 0)),
         (r"^nonce and counter", lambda: key.keystream(bytes(12), 2**32)),
     ):

@@ -79,7 +79,7 @@ def check_rows(C: Factorization, k: np.ndarray, x: np.ndarray, std: float) -> No
     rule = rule_of(inverse)
     form = exact_form(inverse)
     errors = form.errors(k, x)
-    eta = rule.rounding(FARTHEST * std, float(np.sqrt(C.noise_row_variances().max())))
+    eta = rule.rounding_bound(FARTHEST * std, float(np.sqrt(C.noise_row_variances().max())))
     assert eta < 0.02
     assert max(abs(e) for row in errors for e in row) <= Fraction(1, 2) + Fraction(eta)
     assert rule.spread_by_strategy == form.of_innovations
@@ -146,7 +146,7 @@ def test_sums_of_a_long_blt_stay_within_the_bound() -> None:
     C = BufferedToeplitz([0.9995, 0.98, 0.7], [0.01, 0.05, 0.2], n)
     std = 0.99 * 2.0**46
     row_std = float(np.sqrt(C.noise_row_variances().max()))
-    eta = rule_of(C.streaming_inverse()).rounding(FARTHEST * std, row_std)
+    eta = rule_of(C.streaming_inverse()).rounding_bound(FARTHEST * std, row_std)
     k, x = made_rows(C.streaming_inverse(), std, d)
     decays = [int(Fraction(float(v)) * 2**places) for v in C.decays]
     weights = [int(Fraction(float(v)) * 2**places) for v in C.weights]

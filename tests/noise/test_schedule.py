@@ -37,14 +37,16 @@ FORKED = 5
 
 
 def key_at(t: int, openings=OPENINGS) -> NoiseKey:
-    """The key of row t, by the rule in words."""
-    *_, last = (random for first, random in openings if first <= t)
-    return NoiseKey(ROOT.subkey("opening " + last.hex()))
+    """Return the key of row t, by the rule in words."""
+    last_salt = b""
+    for first, salt in openings:
+        if first <= t:
+            last_salt = salt
+    return NoiseKey(ROOT.subkey("opening " + last_salt.hex()))
 
 
 def interrupted(inverse, openings, dimension=DIMENSION, forgetful=False, rounds=ROUNDS):
-    """Releases of zeros by a run that is stopped before every opening and continues from its saved
-    state.
+    """Return releases of zeros by a run that stops before every opening, and continues.
 
     A forgetful one makes all rows with the key of the last opening, past ones too.
     """
@@ -79,15 +81,15 @@ def test_a_row_has_the_key_of_the_last_opening_up_to_it() -> None:
 def test_rows_that_were_not_released_have_no_key_before_an_opening() -> None:
     for root in (ROOT, PUBLIC):
         schedule = KeySchedule(root, OPENINGS[:2], released=4)
-        made = Innovations(schedule, Domain.TRAINING)
+        source = Innovations(schedule, Domain.TRAINING)
         assert not schedule.opened
         assert schedule.opening_indices([3, 0]) == ([1, 0] if root is ROOT else [0, 0])
         with pytest.raises(RuntimeError, match="must be below 4, the rounds released"):
-            made.row(4, STD, 5)
-        before = made.row(3, STD, 5)
+            source.row(4, STD, 5)
+        before = source.row(3, STD, 5)
         schedule.open(*OPENINGS[3])
-        assert np.array_equal(made.row(3, STD, 5), before)
-        assert np.abs(made.row(4, STD, 5)).min() > 0
+        assert np.array_equal(source.row(3, STD, 5), before)
+        assert np.abs(source.row(4, STD, 5)).min() > 0
 
 
 @pytest.mark.parametrize(
@@ -130,12 +132,15 @@ def test_the_digest_is_that_of_the_rows_before() -> None:
 
 def test_a_state_of_another_branch_is_refused() -> None:
     inverse = build("blt", Participation(ROUNDS, 3, 4)).factorization.streaming_inverse()
-    keys, other = (schedule_of(ROOT, [*OPENINGS[:2], (4, fresh(name))]) for name in "xy")
-    noise, branch = (
-        NoiseStream(k, Domain.TRAINING, inverse, ROUNDS, 7, STD) for k in (keys, other)
-    )
+
+    def stream_of(name: str) -> NoiseStream:
+        keys = schedule_of(ROOT, [*OPENINGS[:2], (4, fresh(name))])
+        return NoiseStream(keys, Domain.TRAINING, inverse, ROUNDS, 7, STD)
+
+    noise = stream_of("x")
+    branch = stream_of("y")
     noise.seek(4)
-    branch.load_state(noise.state_dict())  # nothing was released under what differs
+    branch.load_state(noise.state_dict())  # nothing was released under the keys that differ
     noise.seek(5)
     with pytest.raises(
         ValueError, match=r"opening_indices .of the saved noise. must be .* from the same copy"
@@ -145,12 +150,11 @@ def test_a_state_of_another_branch_is_refused() -> None:
 
 
 def own_rows(count: int, scales: np.ndarray) -> np.ndarray:
-    """k of each round with the key of its own opening."""
-    rows = [
-        Innovations(key_at(t), Domain.TRAINING).row(t, float(scales[t]), count)
-        for t in range(ROUNDS)
-    ]
-    return np.stack(rows)
+    """Return k of each round with the key of its own opening."""
+    rows = np.empty((ROUNDS, count), np.int64)
+    for t in range(ROUNDS):
+        rows[t] = Innovations(key_at(t), Domain.TRAINING).row(t, float(scales[t]), count)
+    return rows
 
 
 def test_each_row_is_drawn_with_its_own_key() -> None:
@@ -172,10 +176,10 @@ def strategy(request: pytest.FixtureRequest):
 
 def test_an_interrupted_stream_adds_rows_of_their_own_keys(strategy) -> None:
     """D·k = C·X + errors of at most one unit each, with k of those keys."""
-    got = interrupted(strategy.streaming_inverse(), OPENINGS, 40)
+    rows = interrupted(strategy.streaming_inverse(), OPENINGS, 40)
     scales = STD * strategy.streaming_inverse().diagonal() * (1 + 2.0**-50)
     C = strategy.materialize()
-    difference = np.diag(C)[:, None] * own_rows(40, scales) - C @ got
+    difference = np.diag(C)[:, None] * own_rows(40, scales) - C @ rows
     assert np.abs(difference).max() <= 0.6 * np.abs(C).sum(axis=1).max()
     whole = NoiseStream(
         schedule_of(ROOT, OPENINGS), Domain.TRAINING, strategy.streaming_inverse(), ROUNDS, 40, STD
@@ -183,7 +187,7 @@ def test_an_interrupted_stream_adds_rows_of_their_own_keys(strategy) -> None:
     block = torch.zeros(ROUNDS, 40, dtype=torch.int64)
     whole.release_rows(block[:7])
     whole.release_rows(block[7:])
-    assert np.array_equal(got, block)
+    assert np.array_equal(rows, block)
 
 
 FORMS = ["banded-inverse", "banded-toeplitz", "blt"]
@@ -202,8 +206,9 @@ def test_the_covariance_over_interruptions_is_that_of_the_plan(name: str) -> Non
 
 
 def test_two_branches_release_through_the_stacked_matrix() -> None:
-    """Common rows, then those of each copy: Y = M⁻¹z, M = [[C11, 0, 0], [C21, C22, 0], [C21, 0,
-    C22]].
+    """Common rows, then those of each copy: Y = M⁻¹z.
+
+    M = [[C11, 0, 0], [C21, C22, 0], [C21, 0, C22]].
     """
     factorization = build("banded-toeplitz", Participation(ROUNDS, 3, 4)).factorization
     inverse = factorization.streaming_inverse()

@@ -7,7 +7,7 @@ import torch
 from support.dense_rules import membership
 
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment
-from fedmf.matrices.workload import LearningRateSchedule
+from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.optim import Blocks, Move
 
 SHAPES = [(4, 3), (4,), (2, 2, 3), (1,), ()]

@@ -11,9 +11,9 @@ import pytest
 
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import exponential
 from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import exponential
 from fedmf.moments import jme
 from fedmf.optim import energy_weight, relative_energy_error
 from fedmf.participation import Participation

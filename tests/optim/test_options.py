@@ -12,7 +12,7 @@ import torch
 from support.dense_rules import membership
 
 from fedmf.accounting.queries import SecondForm
-from fedmf.matrices.workload import ToeplitzWorkload, window
+from fedmf.mechanisms.workload import ToeplitzWorkload, window
 from fedmf.moments import BlockEnergies
 from fedmf.optim import (
     OPTIMIZERS,

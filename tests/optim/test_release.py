@@ -15,7 +15,7 @@ from torch import Tensor
 
 import fedmf
 from fedmf.accounting.queries import SecondForm
-from fedmf.matrices.workload import LearningRateSchedule
+from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.moments import SecondMoment
 from fedmf.optim import Move, RoundRelease, ServerOptimizer, ServerSGD
 

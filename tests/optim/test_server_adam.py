@@ -12,9 +12,9 @@ from scipy import stats
 from support.dense_rules import adam_path, averages, by_torch, membership
 
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.workload import LearningRateSchedule, exponential
 from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import LearningRateSchedule, exponential
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
 from fedmf.optim import Blocks, Energies, Move, RoundRelease, ServerAdam, ServerOptimizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedmf.matrices.workload import LearningRateSchedule
+from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.optim import Move, RoundRelease, ServerSGD
 
 ROUNDS = 100

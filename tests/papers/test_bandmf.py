@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from fedmf.matrices.factorization import Factorization
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.closed_forms import bsr
 from fedmf.mechanisms.objective import query_variances
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 FOLDER = Path(__file__).parents[2] / "simulations" / "design"

@@ -14,9 +14,9 @@ from support.oracles import ltt, scalar_sensitivity
 
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import bifr, bisr, cgd
 from fedmf.mechanisms.objective import errors
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 GAMMAS = (0.1, 0.35, 0.5, 0.8, 0.99)
@@ -41,7 +41,7 @@ def test_definition_2_is_the_truncated_power(gamma: float) -> None:
     """
     series = powers(-gamma, N)
     for p in (2, 5, N):
-        inverse = bifr(gamma, p, N).correlation
+        inverse = bifr(gamma, p, N).noising_coefs
         np.testing.assert_allclose(inverse[:p], series[:p], rtol=1e-12)
         assert not np.any(inverse[p:])
     whole = ltt(powers(gamma, 20), 20)
@@ -56,7 +56,7 @@ def test_lemmas_3_and_4_and_corollary_1_coefficients(gamma: float) -> None:
     """
     j = np.arange(1.0, N)
     r = powers(gamma, N)
-    c = bifr(gamma, N, N).correlation
+    c = bifr(gamma, N, N).noising_coefs
     np.testing.assert_allclose(r[1:], np.exp(gammaln(j + gamma) - gammaln(gamma) - gammaln(j + 1)))
     assert (r[1:] <= j ** (gamma - 1) / gamma_function(gamma)).all()
     assert (r[1:] >= (j + 1) ** (gamma - 1) / gamma_function(gamma)).all()

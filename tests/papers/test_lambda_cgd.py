@@ -7,9 +7,9 @@ import pytest
 from support.oracles import prefix_sums, scalar_sensitivity
 
 from fedmf.matrices.sensitivity import sensitivity_of
-from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import cgd, identity, workload_diagonal
 from fedmf.mechanisms.objective import errors, query_variances
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 

@@ -16,8 +16,8 @@ from support.streams import BUDGET, named, releases, run_once, sample, write_row
 from fedmf.accounting.gaussian import certified_sigma
 from fedmf.matrices.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.participation import Participation
+from fedmf.release.row_plan import step_contract
 from fedmf.streaming import Layout, Settings, StreamPlan, account_stream, open_run
-from fedmf.streaming.stream_plan import step_contract
 
 USERS: dict[str, Any] = {"user_column": "user", "max_participations": 4, "min_separation": 2}
 

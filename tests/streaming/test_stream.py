@@ -22,9 +22,9 @@ from fedmf.data.table_reader import InputError
 from fedmf.errors import LedgerError
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.toeplitz import Toeplitz
-from fedmf.matrices.workload import average
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import average
 from fedmf.moments import FullMatrix, MomentStream, NoisyMomentSums, jme
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation

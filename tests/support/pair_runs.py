@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from fedmf.accounting.queries import SecondForm
-from fedmf.matrices.workload import ToeplitzWorkload, exponential
+from fedmf.mechanisms.workload import ToeplitzWorkload, exponential
 from fedmf.moments import SecondMoment
 from fedmf.optim import RoundRelease
 from fedmf.runs.run import Run

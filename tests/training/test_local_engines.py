@@ -12,11 +12,11 @@ from support.training_cases import ROUND, Plain, cohort, trainer_for
 from torch import Tensor, nn
 
 from fedmf.clipping.clipped_sum import ClippedSum
-from fedmf.clipping.workers import Workers
 from fedmf.models import mlp
 from fedmf.training import LocalTrainer, classification
 from fedmf.training.batches import groups_of, step_rows, user_orders, user_seed
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.workers import Workers
 
 SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 30, 5, 12, 12]
 PLAN = LocalSGD(2, 4, 0.3, momentum=0.5, proximal=0.1)

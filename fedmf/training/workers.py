@@ -1,19 +1,31 @@
-"""Groups of users on all processor cores: one thread a core, each with single-threaded kernels."""
+"""Groups of users on all processor cores: one thread a core, each with single-threaded kernels.
+
+The training engines divide their users by these threads. What they share with exact sums, vectors
+and parts of vectors, is in `fedmf.clipping.memory`.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
+from torch import Tensor
+
+from fedmf.clipping.memory import (
+    empty_vector,
+    on_all_cores,
+    parts_of,
+    single_threaded_kernels,
+)
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 class Workers(Generic[T]):
@@ -88,35 +100,9 @@ class Workers(Generic[T]):
         return [running.pop(future) for future in done]
 
 
-def on_all_cores(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """``work`` of each item, in order; of several on as many threads as torch has, with kernels of
-    one each.
-
-    Raises:
-        Exception: what the first item to fail raised; none is under way any more.
-    """
-    threads = min(torch.get_num_threads(), len(items))
-    with single_threaded_kernels():
-        if threads <= 1:
-            return [work(item) for item in items]
-        with ThreadPoolExecutor(threads, "fedmf-parts", torch.set_num_threads, (1,)) as pool:
-            return list(pool.map(work, items))
-
-
-@contextmanager
-def single_threaded_kernels() -> Iterator[None]:
-    """Torch's kernels use one thread within."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @contextmanager
 def single_threaded_products() -> Iterator[None]:
-    """The same, and the libraries that multiply matrices for compiled loops."""
+    """Limit torch's kernels, and the libraries that multiply matrices, to one thread each."""
     with single_threaded_kernels(), _libraries().limit(limits=1, user_api="blas"):
         yield
 
@@ -126,3 +112,14 @@ def _libraries() -> ThreadpoolController:
     import scipy.linalg  # noqa: F401 - which loads them
 
     return ThreadpoolController()
+
+
+def copied_vector(vector: Tensor) -> Tensor:
+    """Return a vector with the same numbers in memory of its own, copied on all cores."""
+    if vector.device.type != "cpu" or vector.ndim != 1 or vector.dtype != torch.float32:
+        return vector.clone()
+    copied = empty_vector(vector.numel(), vector.dtype)
+    source = vector.detach().numpy()
+    target = copied.numpy()
+    on_all_cores(lambda part: np.copyto(target[part], source[part]), parts_of(vector.numel()))
+    return copied

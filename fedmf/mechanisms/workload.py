@@ -392,7 +392,7 @@ def with_schedule(workload: ToeplitzWorkload, schedule: LearningRateSchedule) ->
     Raises:
         ValueError: the horizons differ.
 
-    >>> from fedmf.matrices.workload import prefix
+    >>> from fedmf.mechanisms.workload import prefix
     >>> with_schedule(prefix(4), LearningRateSchedule("linear", 0.1, 4)).column_weights
     array([1.  , 0.75, 0.5 , 0.25])
     """

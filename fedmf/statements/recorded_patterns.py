@@ -1,26 +1,59 @@
-"""Sensitivity of recorded participation patterns: what the ledger's users actually did."""
+"""Sensitivity to users by the rounds that a record says they joined, for their spent ε."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.accounting.queries import PairQuery, SumQuery
 from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.joint_sensitivity import UserRange
 
 _CHUNK_PAIRS = 2_000_000
 _TABLE_BYTES = 1 << 27
 
 
+def recorded_sensitivities(
+    query: SumQuery, rows: NDArray[np.integer], released_rounds: int | None = None
+) -> NDArray[np.float64]:
+    """The sensitivity of a run to recorded patterns with the same number of rounds.
+
+    Args:
+        query: of the run.
+        rows: one pattern of 0-based rounds a row, shape (patterns, k).
+        released_rounds: T ≤ n; all by default.
+
+    Returns:
+        Shape (patterns,), in the units of `SumQuery.stated`.
+
+    Raises:
+        ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
+
+    >>> from fedmf.matrices.toeplitz import Toeplitz
+    >>> recorded_sensitivities(SumQuery(Toeplitz([1.0, 0.75], 4)), np.array([[0, 3], [0, 1]]))
+    array([1.6007..., 2.1505...])
+    """
+    C = query.factorization
+    if not isinstance(query, PairQuery):
+        return equal_length_sensitivities(C, rows, released_rounds)
+    C_2 = query.second.factorization
+    weight, users = query.weight_and_range
+    sensitivities = equal_length_joint_sensitivities(C, C_2, rows, weight, users, released_rounds)
+    sensitivities /= query.distance_unit
+    if query.feature_rounding:
+        second = equal_length_sensitivities(C_2, rows, released_rounds)
+        sensitivities += query.feature_rounding * second
+    return sensitivities
+
+
 def pattern_sensitivity(
     factorization: Factorization, pattern: Sequence[int], released_rounds: int | None = None
 ) -> float:
-    """How far one user with this recorded pattern of rounds can move the released outputs, for clip
-    norm 1.
+    """How far one user with this pattern can move the released outputs, for clip norm 1.
 
-    sqrt(Σ_{i,j∈π} |[CᵀC]_{ij}|), with C cut to the rows that were released. Where those Gram
+    It is sqrt(Σ_{i,j∈π} |[CᵀC]_{ij}|), with C cut to the rows that were released. Where those Gram
     entries are non-negative this is the norm of the sum of the columns and exact; otherwise
     contributions of varying direction could exceed that norm, and the absolute values make the
     result a sound upper bound.
@@ -39,35 +72,14 @@ def pattern_sensitivity(
     >>> pattern_sensitivity(Toeplitz([1.0, 0.75], 4), [0], released_rounds=1)
     1.0
     """
-    return float(pattern_sensitivities(factorization, [pattern], released_rounds)[0])
-
-
-def pattern_sensitivities(
-    factorization: Factorization,
-    patterns: Sequence[Sequence[int] | NDArray[np.integer]],
-    released_rounds: int | None = None,
-) -> NDArray[np.float64]:
-    """`pattern_sensitivity` of many users at once, shape (len(patterns),).
-
-    >>> from fedmf.matrices.toeplitz import Toeplitz
-    >>> pattern_sensitivities(Toeplitz([1.0, 0.75], 4), [[], [0], [3]])
-    array([0.  , 1.25, 1.  ])
-    """
-    groups: defaultdict[int, list[int]] = defaultdict(list)
-    for user, pattern in enumerate(patterns):
-        groups[len(pattern)].append(user)
-    sensitivities = np.zeros(len(patterns))
-    for users in groups.values():
-        rows = np.asarray([patterns[user] for user in users])
-        sensitivities[users] = equal_length_sensitivities(factorization, rows, released_rounds)
-    return sensitivities
+    rows = np.asarray([pattern])
+    return float(equal_length_sensitivities(factorization, rows, released_rounds)[0])
 
 
 def equal_length_sensitivities(
     factorization: Factorization, rows: NDArray[np.integer], released_rounds: int | None = None
 ) -> NDArray[np.float64]:
-    """`pattern_sensitivity` of many patterns with the same number of rounds; made for millions of
-    them.
+    """`pattern_sensitivity` of millions of patterns with the same number of rounds.
 
     Args:
         factorization: C.
@@ -114,6 +126,49 @@ def equal_length_row_sums(
     member = np.arange(rows.shape[1])
     ends = (first[:, None] == member) | (second[:, None] == member)
     return _pair_sums(factorization, rows, ends.astype(np.float64), released_rounds)
+
+
+def equal_length_joint_sensitivities(
+    first: Factorization,
+    second: Factorization,
+    rows: NDArray[np.integer],
+    weight: float,
+    users: UserRange,
+    released_rounds: int | None = None,
+) -> NDArray[np.float64]:
+    """How far users with these patterns can move (C₁X, √λ·C₂(X•X)).
+
+    The values are ζ·√(Σ_{i∈π} φ(r_{1,i}, r_{2,i})): exact under zero-out adjacency where both Gram
+    matrices are non-negative on the pattern, and whatever the adjacency where the bound of
+    `joint_sensitivity` is attained; a sound upper bound otherwise.
+
+    Args:
+        first: C₁.
+        second: C₂.
+        rows: one pattern of 0-based rounds a row, shape (patterns, k).
+        weight: λ ≥ 0.
+        users: ζ, the dimension class and the adjacency.
+        released_rounds: T ≤ n, how many rounds were released; all by default.
+
+    Returns:
+        Shape (patterns,).
+
+    Raises:
+        ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
+
+    >>> from fedmf.mechanisms.closed_forms import identity
+    >>> from fedmf.matrices.toeplitz import Toeplitz
+    >>> users = UserRange(1.0, 2, "zero-out")
+    >>> C = Toeplitz([1.0, 0.5], 4)
+    >>> equal_length_joint_sensitivities(C, identity(4), np.array([[0], [3]]), 1.0, users)
+    array([1.5       , 1.41421356])
+    """
+    if rows.ndim != 2 or rows.size == 0:
+        return np.zeros(len(rows))
+    r_1 = equal_length_row_sums(first, rows, released_rounds)
+    r_2 = equal_length_row_sums(second, rows, released_rounds)
+    square = users.reach(r_1, r_2, weight * users.norm_bound**2).sum(axis=1)
+    return users.norm_bound * np.sqrt(square)
 
 
 def _pair_sums(
