@@ -174,7 +174,7 @@ def _failures(file: Path) -> dict[str, str]:
     """
     try:
         if not file.exists():
-            return {}
+            return {"failures": f"unknown: {file} is missing"}
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
         failures = [json.loads(line) for line in lines if line.endswith("\n")]
     except (OSError, ValueError) as error:

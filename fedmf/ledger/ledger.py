@@ -509,8 +509,17 @@ class Ledger:
             follows = self._chain_after(after)
             self._require(tuple(sealed), "the state", b"state", follows, digest)
             if content is None:
-                content = self._state_file(place).read_bytes()
+                content = self._read_state_file(place)
             return self._verified(digest, content)
+
+    def _read_state_file(self, place: int) -> bytes:
+        file = self._state_file(place)
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise LedgerError(
+                f"state {file} cannot be read: {error.strerror}. Restore the directory from a copy."
+            ) from None
 
     def _chain_after(self, commits: int) -> bytes:
         """Return the chain value of the last of so many commits; that of the header for 0."""

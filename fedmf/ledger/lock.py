@@ -251,8 +251,7 @@ class HighWaterMark:
                 )
             raise LedgerError(
                 f"{self._ledger} holds {held} commits and not the {seen} that {mark} were made: it"
-                " is an older copy, another branch, or its newest rows are lost. Continue with the"
-                " newest copy."
+                " is an older copy, or its newest rows are lost. Continue with the newest copy."
             )
 
     def write(self, commits: int, chain: bytes) -> None:
