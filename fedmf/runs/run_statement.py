@@ -302,9 +302,7 @@ def run_spent(plan: Plan, ledger: Ledger) -> UserLosses:
         via Optimal Private Linear Operators on Adaptive Streams", Theorem 2.1.
     """
     rounds, keys = ledger.participations()
-    of_equal_length = partial(
-        recorded_sensitivities, plan.release, released_rounds=ledger.released
-    )
+    of_equal_length = partial(recorded_sensitivities, plan.release, released_rounds=ledger.released)
     sensitivities = user_sensitivities(rounds, keys, of_equal_length)
     names = ledger.histories.names
     if plan.relative_noise_std == 0:
