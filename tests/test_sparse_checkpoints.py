@@ -125,7 +125,6 @@ def test_only_true_stops_a_run(tmp_path: Path) -> None:
         place = tmp_path / f"{type(answer).__name__}"
         on_round = lambda _, answer=answer: answer  # type: ignore[misc]  # noqa: E731
         result = fedmf.simulate(RUN, place, on_round=on_round)  # type: ignore[arg-type]
-        assert not result.stopped
-    assert fedmf.simulate(
-        RUN, tmp_path / "true", on_round=lambda record: record.rounds == 3
-    ).stopped
+        assert result.stopped == ""
+    stopping = fedmf.simulate(RUN, tmp_path / "true", on_round=lambda record: record.rounds == 3)
+    assert stopping.stopped == "on_round"

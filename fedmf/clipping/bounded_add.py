@@ -90,14 +90,12 @@ def _add_features(row: Any, origin: Any, factor: Any, second: Any, shift: Any, e
         begin = end
 
 
-@compiled(
-    *(
-        types.float64(
-            row, row, types.float64, types.float64, _INTEGERS, _INTEGERS, types.int64, _INTEGERS
-        )
-        for row in _ROWS
-    )
-)
+def _signature_of_add(row: Any) -> Any:
+    factor = limit = types.float64
+    return types.float64(row, row, factor, limit, _INTEGERS, _INTEGERS, types.int64, _INTEGERS)
+
+
+@compiled(*map(_signature_of_add, _ROWS))
 def add_bounded(
     row: Any, origin: Any, factor: Any, limit: Any, total: Any, second: Any, shift: Any, ends: Any
 ) -> Any:
@@ -167,22 +165,13 @@ def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
     return scale / max(norm, bound) * shrink, norm <= NEAR * bound
 
 
-@compiled(
-    *(
-        types.void(
-            row,
-            types.int64,
-            row,
-            *3 * (types.float64,),
-            types.int64[:, ::1],
-            _INTEGERS,
-            types.int64,
-            *2 * (_INTEGERS,),
-            types.float64[::1],
-        )
-        for row in _ROWS
-    )
-)
+def _signature_of_updates(row: Any) -> Any:
+    reals = 3 * (types.float64,)
+    totals = (types.int64[:, ::1], _INTEGERS, types.int64, _INTEGERS, _INTEGERS)
+    return types.void(row, types.int64, row, *reals, *totals, types.float64[::1])
+
+
+@compiled(*map(_signature_of_updates, _ROWS))
 def add_clipped(
     rows: Any,
     step: Any,

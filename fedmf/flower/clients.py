@@ -22,13 +22,14 @@ from fedmf.flower.compat import arrived
 from fedmf.flower.identity import Population, read_node_keys
 from fedmf.flower.messages import (
     ROWS,
+    RejectedReply,
     array_record,
     read_failures,
     read_reply,
     request_content,
 )
 from fedmf.flower.pulling import pull_until
-from fedmf.flower.screen import say_plan
+from fedmf.flower.screen import say, say_plan, without_client_errors
 from fedmf.flower.served_users import ServedUsers
 from fedmf.runs.loop import Clients, OnRound, Reply, TrainingLoop
 from fedmf.runs.session import Session
@@ -137,9 +138,14 @@ class GridClients(Clients):
     def _reply(self, message: Message, part: Part) -> Reply:
         try:
             return self.read(message, part)
+        except RejectedReply as error:
+            reason = str(error)
+            fault = error.fault
         except Exception as error:  # the bytes are untrusted
-            node, users = part
-            return Reply(users, str(error) or type(error).__name__, node=node)
+            reason = str(error) or type(error).__name__
+            fault = ""
+        node, users = part
+        return Reply(users, reason, node=node, fault=fault)
 
     def again(self, round_index: int, attempt: int) -> bool:
         """Request a round again up to `RETRIES` times, whichever nodes are connected.
@@ -241,4 +247,8 @@ def run_on_grid(
             node_keys = read_node_keys(session.run.execution.node_keys)
         nodes = Population(session.user_list, _log.warning, node_keys)
     say_plan(session)
-    TrainingLoop(session, OwnClients(session, nodes, grid), on_round).run()
+    with without_client_errors():
+        stopped = TrainingLoop(session, OwnClients(session, nodes, grid), on_round).run()
+    if stopped:
+        server = session.server
+        say(f"on_round ended the run after round {server.t} of {server.horizon}")

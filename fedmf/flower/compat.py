@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmf.errors import ConfigError
+from fedmf.training.user_failures import pass_interrupt
 
 try:
     from flwr.app import Array, Context, Error, Message, Metadata, RecordDict
@@ -104,7 +105,11 @@ def set_message_id(message: Message, message_id: str) -> None:
 
 def client_error(error: BaseException, request: Message) -> Message:
     """Return the error reply that Flower sends when a client app raises."""
-    reason = f"{type(error)}:<'{error}'>"
+    try:
+        reason = f"{type(error)}:<'{error}'>"
+    except BaseException as another:  # an exception of a client may fail at anything
+        pass_interrupt(another)
+        reason = "an exception without words"
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=request)
 
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import copy
 import itertools
-import logging
+import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from flwr.app import Context, Message, RecordDict
@@ -26,8 +29,6 @@ from fedmf.flower.compat import (
     set_message_id,
 )
 
-_log = logging.getLogger("fedmf")
-
 #: Flower draws node ids from all 64 bits; ids beyond int64 here show code that is not prepared.
 _FIRST_NODE = 2**63 + 1000
 
@@ -40,7 +41,8 @@ class InProcessGrid(Grid):
 
     A server strategy written for Flower runs on it unchanged. Replies are computed as they are
     pulled, one by one, so that only one is in memory at a time. A client that raises gives an error
-    reply, as in Flower, and its changes to the context are lost.
+    reply, as in Flower, and its changes to the context are lost. Nothing of its error, and no
+    warning of its code, is shown or logged: a private run writes it to ``failures.jsonl``.
 
     Args:
         client: the app to run.
@@ -80,7 +82,6 @@ class InProcessGrid(Grid):
         self._registered = datetime.now(UTC)
         self._answered = dict[str, Message]()
         self._node_of = dict[str, int]()
-        self._failures: set[str] = set()
         self._ids = itertools.count(1)
 
     def set_run(self, run: Run) -> None:
@@ -153,7 +154,8 @@ class InProcessGrid(Grid):
         envelope = Message(RecordDict(), metadata=metadata)  # type: ignore[call-overload]
         try:
             context = copy.deepcopy(self._contexts[node])
-            reply = self._client(request, context)
+            with _unheard():
+                reply = self._client(request, context)
             _check_reply(reply, request_id)
             if context.run_config != self._contexts[node].run_config:
                 raise ValueError("the run config of a context must not be changed; the client did.")
@@ -164,19 +166,25 @@ class InProcessGrid(Grid):
         except UnsoundSumError:  # a bug of fedmf, after which nothing may be released
             raise
         except BaseException as error:  # a client's failure must never stop the server
-            self._log_failure(error)
             reply = client_error(error, envelope)
         set_message_id(reply, f"reply-{next(self._ids)}")
         return reply
 
-    def _log_failure(self, error: BaseException) -> None:
-        """Log an error of a client, with its traceback only the first time."""
-        line = f"{type(error).__name__}: {error}"
-        traceback = error
-        if line in self._failures:
-            traceback = None
-        self._failures.add(line)
-        _log.error("client app failed: %s", line, exc_info=traceback)
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Keep warnings of a client, and errors of its threads and destructors, from the screen."""
+    thread_hook = threading.excepthook
+    destructor_hook = sys.unraisablehook
+    threading.excepthook = lambda _: None
+    sys.unraisablehook = lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        threading.excepthook = thread_hook
+        sys.unraisablehook = destructor_hook
 
 
 def _check_reply(reply: object, request_id: str) -> None:

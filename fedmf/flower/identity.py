@@ -329,9 +329,9 @@ class ClientReportedIdentity(ClaimedUsers):
             self._claims_since.append((node, self._claimed(node, reply)))
             handshake.attempts = _ATTEMPTS
         except RejectedReply as error:
-            self.report(f"node {node} failed the handshake: {error}")
-        except Exception as error:  # the bytes are untrusted, and so is the text of the error
-            self.report(f"node {node} failed the handshake: {type(error).__name__}")
+            self.report(f"node {node} failed the handshake: {error.fault}")
+        except Exception:  # the bytes are untrusted, and so is the error
+            self.report(f"node {node} failed the handshake: its answer cannot be read")
 
     def _claimed(self, node: int, reply: Message) -> Collection[str]:
         """Return the users that an answer claims and that the node may serve; possibly none.
@@ -344,9 +344,8 @@ class ClientReportedIdentity(ClaimedUsers):
             self.report(f"node {node} does not report its users: add user_id_mod to its client app")
             return ()
         if len(users) > self._most_claims:
-            raise RejectedReply(
-                f"reply must claim at most {self._most_claims} users; it claims {len(users)}"
-            )
+            rule = f"reply must claim at most {self._most_claims} users"
+            raise RejectedReply(f"{rule}; it claims {len(users)}", rule)
         enrolled: Collection[str] = self._known
         if self._node_keys is not None:
             enrolled = self._node_keys[self._keys[node]]

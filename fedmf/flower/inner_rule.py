@@ -33,6 +33,8 @@ MEANS: Final = (FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, FedAvg)
 _HELPERS: Final = ("aggregate_train", "_check_and_log_replies", "_compute_deltat_and_mt")
 #: Their attributes that last from round to round: arrays by name, or a list of arrays.
 _MEMORY: Final = ("m_t", "v_t", "momentum_vector")
+#: Attributes that are set before each step and read after it.
+HANDLED: Final = ("current_arrays", *_MEMORY)
 _NODE: Final = 1
 #: Arguments without effect here: nodes are chosen by the cohort, and metrics of clients are unused.
 _IGNORED: Final = (
@@ -92,7 +94,7 @@ def check_inner(inner: FedAvg, other_rule: bool = False) -> None:
             " may not be a mean. Save models in on_round; else give it the attribute"
             " aggregation_is_a_mean = True."
         )
-    for attribute in ("current_arrays", *_MEMORY):
+    for attribute in HANDLED:
         if getattr(inner, attribute, None) is not None:
             raise ConfigError(
                 f"strategy {name} must be new, but it has already aggregated. Create another one."

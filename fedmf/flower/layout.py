@@ -10,7 +10,14 @@ from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.flower.messages import checked_array, decoded, encoded, shown
+from fedmf.flower.messages import (
+    RejectedReply,
+    checked_array,
+    decoded,
+    encoded,
+    require_no_error,
+    shown,
+)
 from fedmf.runs.model_layout import ModelLayout, check_type
 
 #: Prefixes of all names in a module that PyTorch wraps (DataParallel, compile).
@@ -47,28 +54,46 @@ class ArrayLayout(ModelLayout):
         that the user's contribution is zero.
 
         Raises:
-            ValueError: an error of the client, or an array is missing, or of another type, shape or
-                size.
+            RejectedReply: an error of the client, or an array is missing, is not of the model, or
+                has another type, shape or size.
         """
-        if message.has_error():
-            raise ValueError(f"client error {message.error.code}: {shown(message.error.reason)}")
+        require_no_error(message)
         records = list(message.content.array_records.values())
         if len(records) != 1:
-            raise ValueError(
-                f"reply must hold one array record; got {len(records)}. Clients must return the"
-                " model in one ArrayRecord"
-            )
+            rule = "reply must hold one array record"
+            remedy = "Clients must return the model in one ArrayRecord"
+            raise RejectedReply(f"{rule}; got {len(records)}. {remedy}", f"{rule}. {remedy}")
         named = self._named(records[0])
+        self._require_names(named, records[0])
         read = dict[str, NDArray[Any]]()
         for name, shape, dtype in self.trained:
-            if name not in named:
-                raise ValueError(
-                    f"reply has no array {shown(name)}; it has {shown(list(records[0]))}. Clients"
-                    " must return the arrays under the names with which they came"
-                )
             read[name] = checked_array(named[name], name, (dtype, "float32", "float64"), shape)
         with np.errstate(over="ignore"):
             return self.flat_of(read, self.number)
+
+    def _require_names(self, named: Mapping[str, Array], sent: Mapping[str, Array]) -> None:
+        """Reject a reply without an array of the model, or with one that the model lacks.
+
+        Args:
+            named: the arrays by the model's names.
+            sent: the arrays by the names in the reply.
+
+        Raises:
+            RejectedReply: the names differ.
+        """
+        remedy = (
+            f"The model has {shown(list(self.names))}: clients must return its arrays under the"
+            " names with which they came, and no others"
+        )
+        got = f"it has {shown(list(sent))}"
+        for name, _, _ in self.trained:
+            if name not in named:
+                fault = f"reply has no array {shown(name)}"
+                raise RejectedReply(f"{fault}; {got}. {remedy}", f"{fault}. {remedy}")
+        others = [name for name in named if name not in self.names]
+        if others:
+            fault = "reply has arrays that the model lacks"
+            raise RejectedReply(f"{fault}: {shown(others)}. {remedy}", f"{fault}. {remedy}")
 
     def _named(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return a reply's arrays by the model's names.

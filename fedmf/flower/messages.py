@@ -35,15 +35,26 @@ _BITS: Final = "bits"
 _FEATURE_BITS: Final = "feature-bits"
 #: Most bytes of the header in NumPy's file format.
 _OVERHEAD: Final = 4096
-#: Most characters of a value that a log shows.
+#: Most characters of a value in a reason.
 _MOST_CHARACTERS: Final = 80
+#: Most characters of a client's error in a reason.
+_MOST_ERROR_CHARACTERS: Final = 400
 #: Keys of the question which users a node serves, and of its answer.
 _QUESTION = "fedmf.who"
 _ANSWER = "fedmf.users"
 
 
 class RejectedReply(ValueError):
-    """A reply that must not enter the sum; the message is for the operator only."""
+    """A reply that must not enter the sum.
+
+    Args:
+        reason: for the operator's file of failures only: it may hold text that the sender chose.
+        fault: the reason without such text, which logs may show.
+    """
+
+    def __init__(self, reason: str, fault: str = "replies are not in the form asked for") -> None:
+        super().__init__(reason)
+        self.fault = fault
 
 
 def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -62,7 +73,7 @@ def decoded(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
 
 
 def shown(value: object) -> str:
-    """Return an untrusted value for a log, short and escaped.
+    """Return an untrusted value for the operator's file of failures, short and escaped.
 
     >>> shown("two\\nlines")
     "'two\\\\nlines'"
@@ -96,20 +107,23 @@ def checked_array(
         shape: the required shape.
 
     Raises:
-        ValueError: type, shape, size or format differ.
+        RejectedReply: type, shape, size or format differ.
+        ValueError: the bytes are not NumPy's.
     """
+    required = f"array {shown(name)} must be {' or '.join(dict.fromkeys(dtypes))} of shape {shape}"
     declared = tuple(array.shape)
     accepted_shapes = [shape]
     if shape in ((), (1,)):
         accepted_shapes = [(), (1,)]
     if array.stype != SType.NUMPY or array.dtype not in dtypes or declared not in accepted_shapes:
-        raise ValueError(
-            f"array {shown(name)} must be {' or '.join(dict.fromkeys(dtypes))} of shape {shape};"
-            f" got {shown(array.dtype)} of shape {shown(list(array.shape))}"
+        raise RejectedReply(
+            f"{required}; got {shown(array.dtype)} of shape {shown(list(array.shape))}", required
         )
     length = math.prod(shape) * np.dtype(array.dtype).itemsize
     if not length <= len(array.data) <= length + _OVERHEAD:
-        raise ValueError(f"array {shown(name)} must take {length} bytes; got {len(array.data)}")
+        raise RejectedReply(
+            f"array {shown(name)} must take {length} bytes; got {len(array.data)}", required
+        )
     file = io.BytesIO(array.data[:_OVERHEAD])
     version = npy.read_magic(file)
     if version == (1, 0):
@@ -117,14 +131,14 @@ def checked_array(
     elif version == (2, 0):
         shape_in_header, fortran, dtype = npy.read_array_header_2_0(file)
     else:
-        raise ValueError(f"array {shown(name)} must be in NumPy's format 1.0 or 2.0")
+        raise RejectedReply(f"array {shown(name)} must be in NumPy's format 1.0 or 2.0", required)
     if (
         dtype != np.dtype(array.dtype)
         or shape_in_header != declared
         or len(array.data) - file.tell() != length
     ):
-        raise ValueError(
-            f"array {shown(name)} must be of the declared type; it is {shown(str(dtype))}"
+        raise RejectedReply(
+            f"array {shown(name)} must be of the declared type; it is {shown(str(dtype))}", required
         )
     numbers = np.frombuffer(array.data, dtype=dtype, offset=file.tell())
     return numbers.reshape(shape, order="F" if fortran else "C")
@@ -169,7 +183,8 @@ def answer_reply(message: Message, t: int, reply: Reply) -> Message:
     The payload is one row per user in the order of the request, or exact int64 sums by name.
     """
     payload = reply.payload
-    assert not isinstance(payload, str)
+    if isinstance(payload, str):
+        raise ValueError(f"reply must hold rows or sums; got the error {payload!r}.")
     if isinstance(payload, Tensor):
         payload = {ROWS: payload}
     failures = [json.dumps(failure.to_dict()) for failure in reply.failures]
@@ -196,6 +211,19 @@ def read_failures(reply: Message, users: Collection[str]) -> list[UserFailure]:
     return list(failures.values())
 
 
+def require_no_error(reply: Message) -> None:
+    """Reject the reply of a client that raised an error.
+
+    Raises:
+        RejectedReply: with the text of the error, which only the operator may see.
+    """
+    if reply.has_error():
+        reason = ascii(" ".join(str(reply.error.reason)[-5000:].split()))
+        if len(reason) > _MOST_ERROR_CHARACTERS:  # a traceback has its error at the end
+            reason = f"{reason[:100]} … {reason[100 - _MOST_ERROR_CHARACTERS :]}"
+        raise RejectedReply(f"client error {reply.error.code}: {reason}", "client apps failed")
+
+
 def read_reply(
     reply: Message,
     t: int,
@@ -217,8 +245,7 @@ def read_reply(
     Raises:
         RejectedReply: an error, another round, other users or another order, a wrong shape or type.
     """
-    if reply.has_error():
-        raise RejectedReply(f"client error {reply.error.code}: {shown(reply.error.reason)}")
+    require_no_error(reply)
     if _CONFIG not in reply.content.config_records:
         raise RejectedReply("reply has no config record")
     config = reply.content.config_records[_CONFIG]
@@ -261,8 +288,7 @@ def served_users(reply: Message) -> tuple[str, ...] | None:
     Raises:
         RejectedReply: an error reply, or an answer that is no list of ids.
     """
-    if reply.has_error():
-        raise RejectedReply(f"client error {shown(reply.error.code)}")
+    require_no_error(reply)
     for record in reply.content.config_records.values():
         if _ANSWER in record:
             return _names(record, _ANSWER)
@@ -279,7 +305,8 @@ def _integer(config: ConfigRecord, key: str) -> int:
 def _names(config: ConfigRecord, key: str) -> tuple[str, ...]:
     value = config.get(key)
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise RejectedReply(f"reply must hold a list of user ids {key!r}")
+        rule = f"reply must hold a list of user ids {key!r}"
+        raise RejectedReply(rule, rule)
     return tuple(cast("list[str]", value))
 
 
@@ -290,8 +317,7 @@ def _array(reply: Message, name: str, shape: tuple[int, ...], dtypes: Sequence[s
     try:
         numbers = checked_array(records[_ARRAYS][name], name, dtypes, shape)
         return torch.from_numpy(numbers.copy())  # the numbers are a read-only view of the message
+    except RejectedReply:
+        raise
     except Exception as error:  # the bytes are untrusted
-        reason = type(error).__name__
-        if type(error) is ValueError:  # raised with a message of ours
-            reason = str(error)
-        raise RejectedReply(reason) from None
+        raise RejectedReply(type(error).__name__) from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from fedmf.accounting.rounding import at_least, at_most
@@ -12,6 +13,22 @@ from fedmf.runs.cost_estimate import NoiseAndSignal
 from fedmf.runs.session import Session
 
 _log: Final = logging.getLogger("flwr")
+#: Modules of Flower's simulation engine that log the errors of clients.
+_ENGINE: Final = ("vce_api", "raybackend", "ray_client_proxy", "ray_actor")
+
+
+@contextmanager
+def without_client_errors() -> Iterator[None]:
+    """Keep errors of clients, which Flower's simulation engine logs, from the screen."""
+    _log.addFilter(_is_no_client_error)
+    try:
+        yield
+    finally:
+        _log.removeFilter(_is_no_client_error)
+
+
+def _is_no_client_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR or record.module not in _ENGINE
 
 
 def say(line: str) -> None:

@@ -186,12 +186,15 @@ class ClaimedUsers(ServedUsers):
         self._report_disputes(claimed & self._waiting.keys())
 
     def _report_disputes(self, users: Collection[str]) -> None:
+        """Name the nodes that claim one user, and not the user: several people may read this."""
         for user in sorted(users)[:MOST_LINES]:
-            node = self._node_of(user)
+            nodes = list(self._waiting[user])
             result = "none is asked"
-            if node is not None:
-                result = f"node {node} continues serving it"
-            self.report(f"user {user!r} is claimed by several nodes; {result}")
+            serving = self._node_of(user)
+            if serving is not None:
+                nodes.insert(0, serving)
+                result = f"node {serving} continues serving it"
+            self.report(f"nodes {', '.join(map(str, nodes))} claim the same user; {result}")
 
     def _node_of(self, user: str) -> int | None:
         """Return the living node that serves a user, or None."""

@@ -10,21 +10,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
+from torch import Tensor
 
 from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import GridClients, Part
 from fedmf.flower.identity import NodeIdentity
-from fedmf.flower.inner_rule import InnerRule, base_of, check_inner, with_values
+from fedmf.flower.inner_rule import HANDLED, InnerRule, base_of, check_inner, with_values
 from fedmf.flower.layout import ArrayLayout
-from fedmf.flower.screen import say, say_plan, say_round, warn
+from fedmf.flower.screen import say, say_plan, say_round, warn, without_client_errors
 from fedmf.flower.served_users import ServedUsers
+from fedmf.flower.strategy_memory import StrategyMemory
 from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
@@ -71,11 +73,14 @@ class Cohort:
 class AppClients(GridClients):
     """The clients of an app, which get the messages of an inner strategy, one for each user.
 
+    After the first round with replies it warns if most of them look like differences.
+
     Args:
         session, nodes, grid, timeout: see `GridClients`.
         layout: layout of the model.
         inner: the strategy that writes the messages.
         train_config: the configuration that it sends to clients.
+        replies: "models" or "differences".
     """
 
     def __init__(
@@ -86,13 +91,18 @@ class AppClients(GridClients):
         timeout: float | None,
         layout: ArrayLayout,
         inner: FedAvg,
-        train_config: ConfigRecord | None,
+        train_config: ConfigRecord,
+        replies: str,
     ) -> None:
         super().__init__(session, nodes, grid, timeout)
         self._layout = layout
         self._inner = inner
+        self._replies = replies
+        self._is_judged = replies == "differences"
+        self._models = 0
+        self._differences = 0
         self._sent = torch.empty(0)  # the model in the messages of this round
-        self._train_config = train_config or ConfigRecord()
+        self._train_config = train_config
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -137,10 +147,52 @@ class AppClients(GridClients):
             pairs.append((message, (node, tuple(by_node[node]))))
         return pairs
 
+    def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+        yield from super().ask(round_index, cohort)
+        if not self._is_judged and self._models + self._differences > 0:
+            self._is_judged = True
+            if self._differences > max(1, self._models):
+                warn(
+                    f"round {round_index + 1}: most replies look like differences and not like"
+                    " models, since they are short and in another direction than the model that"
+                    " was sent. Clients must return the trained arrays; if your clients return"
+                    " what training changed, pass replies='differences' to CorrelatedNoise"
+                )
+
     def read(self, message: Message, part: Part) -> Reply:
         """Decode a reply; the update of its user is the model received minus the model sent."""
         node, users = part
-        return Reply(users, self._layout.read(message)[None], node=node, origin=self._sent)
+        numbers = self._layout.read(message)
+        if self._replies == "differences":
+            return Reply(users, numbers[None], node=node)
+        if not self._is_judged:
+            if looks_like_difference(numbers, self._sent):
+                self._differences += 1
+            else:
+                self._models += 1
+        return Reply(users, numbers[None], node=node, origin=self._sent)
+
+
+def looks_like_difference(reply: Tensor, sent: Tensor) -> bool:
+    """Return whether a reply looks like the change of a model rather than like a model.
+
+    It does if it is shorter than the model sent, and at least 60° away from it: a model that
+    training shrinks keeps its direction, and one that starts at zero only becomes longer.
+
+    Args:
+        reply: numbers of the reply, shape (d,).
+        sent: numbers of the model that was sent, shape (d,).
+
+    >>> sent = torch.ones(4)
+    >>> looks_like_difference(torch.tensor([0.1, -0.2, 0.1, 0.0]), sent)
+    True
+    >>> looks_like_difference(0.1 * sent, sent), looks_like_difference(sent, 0 * sent)
+    (False, False)
+    """
+    length = float(torch.linalg.vector_norm(reply, dtype=torch.float64))
+    length_sent = float(torch.linalg.vector_norm(sent, dtype=torch.float64))
+    is_near = float(torch.dot(reply, sent)) > 0.5 * length * length_sent
+    return length < length_sent and not is_near
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +204,13 @@ class FlowerAppTask(ExternalTask):
     users_from: ClassVar[str] = "argument users"
     model_from: ClassVar[str] = "argument initial_arrays"
     continued_by: ClassVar[str] = "CorrelatedNoise"
+    replies: str = "models"
+
+    def to_dict(self) -> dict[str, Any]:
+        values = super().to_dict()
+        if self.replies != "models":
+            values["replies"] = self.replies
+        return values
 
 
 class CorrelatedNoise:
@@ -181,11 +240,17 @@ class CorrelatedNoise:
             ``"features.*"``, in which ``*`` stands for any characters, dots too.
         tied: whether equal arrays are one under several names, such as an embedding that is also
             the head: it is trained, clipped and noised once. None: an error if there are any.
+        replies: "models" if clients return the trained arrays; "differences" if they return what
+            training changed, trained minus received arrays.
         execution: for how many replies, and how long, a round waits, and how often checkpoints are
             written; there is one message per user. Default: an hour for all replies.
         run_dir: directory of ledger, key and statement; an existing run is continued. A simulation
             cannot be continued: if the directory has one, the new one gets a directory next to it.
             Default, also for an empty string: a new directory below ``~/.fedmf/runs``.
+
+    Attributes:
+        stopped: the callback that ended the last call of ``start``, "should_stop" or "on_round";
+            empty if none did.
 
     Raises:
         ConfigError: a strategy that does not aggregate by a mean, or values that do not fit
@@ -213,6 +278,7 @@ class CorrelatedNoise:
         extra_releases: Sequence[Statistic] = (),
         frozen: Sequence[str] = (),
         tied: bool | None = None,
+        replies: Literal["models", "differences"] = "models",
         execution: Execution | None = None,
         run_dir: str | Path | None = None,
     ) -> None:
@@ -222,6 +288,9 @@ class CorrelatedNoise:
         self.identity = users if isinstance(users, ServedUsers) else NodeIdentity(users)
         self._frozen = tuple(frozen)
         self._tied = tied
+        if replies not in ("models", "differences"):
+            raise ConfigError(f"replies must be 'models' or 'differences'; got {replies!r}.")
+        self._replies = replies
         execution = execution or Execution(round_timeout=3600.0)
         self._values: dict[str, Any] = {
             "privacy": privacy,
@@ -235,9 +304,13 @@ class CorrelatedNoise:
         self._run(ArrayLayout(("model",), ((1,),), ("float32",), {}))
         self.run_dir = _run_directory(run_dir, self.identity.resumable)
         self._session: Session | None = None
+        self.stopped = ""
+        self._is_restored = False  # whether the strategy is as after the last committed round
 
     def _run(self, layout: ArrayLayout) -> Run:
-        task = FlowerAppTask(layout, self.identity.user_list, self.identity.words)
+        task = FlowerAppTask(
+            layout, self.identity.user_list, self.identity.words, replies=self._replies
+        )
         server = self._optimizer or InnerRule(self.inner, layout)
         return Run(task=task, server=server, **self._values)
 
@@ -277,14 +350,18 @@ class CorrelatedNoise:
             num_rounds: number of rounds of the whole run; default: the planned number.
             timeout: seconds to wait for the replies of a round; default: the round timeout of the
                 run.
-            train_config: the configuration that the strategy sends to clients.
+            train_config: the configuration that the strategy sends to clients, and may change. If
+                a run is continued, it is restored as it was after the last committed round, and so
+                are attributes of the strategy; entries with other values than at the start of the
+                run keep these.
             evaluate_config: not used, because clients are not asked to evaluate.
             evaluate_fn: called with the number of a round and its released model; returns metrics
                 for the result and `RoundRecord.metrics`. They are recorded, so the result of a run
                 that is continued has those of earlier rounds.
-            should_stop: called with the number of a round and the result so far; True ends the run.
-            on_round: called with a `fedmf.runs.RoundRecord` after each committed round; True ends
-                the run.
+            should_stop: called with the number of a round and the result so far; True ends the
+                run, and no other value does: convert a Boolean of NumPy with ``bool``.
+            on_round: called with a `fedmf.runs.RoundRecord` after each committed round; True
+                ends the run, and no other value does.
 
         Raises:
             ConfigError: more rounds than planned, before any round is run; or the disk failed.
@@ -294,47 +371,56 @@ class CorrelatedNoise:
             Exception: any error of ``on_round``; the same call continues the run.
         """
         session, layout = self._open_session(initial_arrays)
+        if train_config is None:
+            train_config = ConfigRecord()
+        self._remember(session, train_config)
         clients = AppClients(
-            session, self.identity, grid, timeout, layout, self.inner, train_config
+            session,
+            self.identity,
+            grid,
+            timeout,
+            layout,
+            self.inner,
+            train_config,
+            self._replies,
         )
-        result = Result()
-        horizon = session.server.horizon
-        own_columns = metric_columns(None, session.run.statistics)
-        for server_round, row in session.metrics.items():
-            recorded = {name: value for name, value in row.items() if name not in own_columns}
-            if recorded:
-                result.evaluate_metrics_serverapp[server_round] = MetricRecord(recorded)
+        result = recorded_result(session)
         self.inner.summary()
         say(f"{type(self.inner).__name__} made private; {_NO_EVALUATION}")
         say_plan(session)
         for line in parts_without_effect(self.inner):
             warn(line)
-
-        def evaluate(server_round: int) -> Mapping[str, Any] | None:
-            assert evaluate_fn is not None
-            metrics = evaluate_fn(server_round, clients.arrays)
-            if metrics is not None:
-                result.evaluate_metrics_serverapp[server_round] = metrics
-                session.judge(metrics)
-            if server_round == 0:
-                say_round(0, horizon, metrics or {})
-            return metrics
-
-        def after_round(record: RoundRecord) -> bool:
-            stop = False
-            if record.report is not None:
-                say_round(record.rounds, horizon, record.metrics)
-                if should_stop is not None:
-                    result.arrays = clients.arrays
-                    stop = should_stop(record.rounds, result)
-            if on_round is not None and on_round(record):
-                stop = True
-            return stop
-
-        loop = TrainingLoop(session, clients, after_round, evaluate if evaluate_fn else None)
-        loop.run(num_rounds)
+        callbacks = AppCallbacks(session, clients, result, evaluate_fn, should_stop, on_round)
+        loop = TrainingLoop(session, clients, callbacks.after_round, callbacks.evaluate)
+        with without_client_errors():
+            loop.run(num_rounds)
+        self.stopped = callbacks.stopped
+        self._is_restored = True
         result.arrays = clients.arrays
         return result
+
+    def _remember(self, session: Session, train_config: ConfigRecord) -> None:
+        """Commit the memory of the strategy with each round; restore it if the run is continued.
+
+        After a call of ``start`` that failed it is restored too, since a round may have begun.
+        """
+        memory = self._memory
+        session.server.program_state = memory.to_commit
+        is_another = train_config is not memory.config
+        if is_another:
+            memory.use_config(train_config)
+        if is_another or not self._is_restored:
+            memory.restore_config(session.server.program)
+        lost = list[str]()
+        if not self._is_restored:
+            lost = memory.restore_attributes(session.server.program)
+        self._is_restored = False
+        if lost:
+            names = ", ".join(f"{type(self.inner).__name__}.{name}" for name in lost)
+            warn(
+                f"{names} changed in earlier rounds and cannot be restored: keep what must last in"
+                " numbers, strings, Booleans, lists, dicts or NumPy arrays"
+            )
 
     def _open_session(self, initial_arrays: ArrayRecord) -> tuple[Session, ArrayLayout]:
         """Plan the run and create its directory, or open the existing one."""
@@ -343,7 +429,77 @@ class CorrelatedNoise:
             self.run_dir = _run_directory(self.run_dir, self.identity.resumable)
             self._session = session_of(self.run_dir, self._run(layout), layout.flat(initial_arrays))
             self._layout = layout
+            handled = HANDLED if self._optimizer is None else ()
+            self._memory = StrategyMemory(self.inner, handled)
         return self._session, self._layout
+
+
+@dataclass(eq=False)
+class AppCallbacks:
+    """The callbacks of an app, in the form in which a training loop calls them.
+
+    Args:
+        session, clients, result: of the run.
+        evaluate_fn, should_stop, on_round: see `CorrelatedNoise.start`.
+
+    Attributes:
+        stopped: the callback that ended the run, "should_stop" or "on_round"; empty if none did.
+    """
+
+    session: Session
+    clients: AppClients
+    result: Result
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
+    should_stop: Callable[[int, Result], bool] | None
+    on_round: OnRound | None
+    stopped: str = ""
+    _is_told: bool = False  # that a value of should_stop was ignored
+
+    def evaluate(self, server_round: int) -> Mapping[str, Any] | None:
+        """Evaluate the released model after a round, 0 before the first."""
+        if self.evaluate_fn is None:
+            return None
+        metrics = self.evaluate_fn(server_round, self.clients.arrays)
+        if metrics is not None:
+            self.result.evaluate_metrics_serverapp[server_round] = metrics
+            self.session.judge(metrics)
+        if server_round == 0:
+            say_round(0, self.session.server.horizon, metrics or {})
+        return metrics
+
+    def after_round(self, record: RoundRecord) -> bool:
+        """Call the callbacks after a round; returns whether one of them ends the run."""
+        if record.report is not None:
+            say_round(record.rounds, record.horizon, record.metrics)
+            if self._should_stop(record.rounds):
+                self.stopped = "should_stop"
+        if self.on_round is not None and self.on_round(record) is True:
+            self.stopped = self.stopped or "on_round"
+        if self.stopped:
+            say(f"{self.stopped} ended the run after round {record.rounds} of {record.horizon}")
+        return bool(self.stopped)
+
+    def _should_stop(self, server_round: int) -> bool:
+        if self.should_stop is None:
+            return False
+        self.result.arrays = self.clients.arrays
+        answer: object = self.should_stop(server_round, self.result)
+        if not isinstance(answer, bool | None) and not self._is_told:
+            self._is_told = True
+            kind = type(answer).__name__
+            warn(f"should_stop must return True or False; got a value of type {kind}, ignored")
+        return answer is True
+
+
+def recorded_result(session: Session) -> Result:
+    """Return a result with the metrics of ``evaluate_fn`` that the run has recorded."""
+    result = Result()
+    own_columns = metric_columns(None, session.run.statistics)
+    for server_round, row in session.metrics.items():
+        recorded = {name: value for name, value in row.items() if name not in own_columns}
+        if recorded:
+            result.evaluate_metrics_serverapp[server_round] = MetricRecord(recorded)
+    return result
 
 
 def parts_without_effect(inner: FedAvg) -> Iterator[str]:
@@ -356,7 +512,8 @@ def parts_without_effect(inner: FedAvg) -> Iterator[str]:
         The lines depend only on the code of the strategy.
     """
     base = base_of(inner)
-    assert base is not None  # by `check_inner`
+    if base is None:
+        raise ConfigError(f"strategy must be one of Flower's means; got {type(inner).__name__}.")
     for method, why in _NOT_CALLED.items():
         if getattr(type(inner), method) is not getattr(base, method):
             yield f"{type(inner).__name__}.{method} is never called: {why}"

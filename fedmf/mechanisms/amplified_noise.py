@@ -122,7 +122,7 @@ def approximate_noise_of(
     delta: float,
     similar: AmplifiedNoise | None = None,
 ) -> AmplifiedNoise:
-    """As `amplified_noise_of` from few draws, for searches; the final estimate uses other draws.
+    """Estimate what `amplified_noise_of` computes from few draws, for searches.
 
     Similar strategies get the same draws, so much of the error is common to all that are compared.
 

@@ -414,7 +414,7 @@ def iterates(
     momentum_decay: float = 0.0,
     weight_decay: float = 0.0,
 ) -> ToeplitzWorkload:
-    """What a server optimizer releases, as far as it is linear in the updates.
+    """Return the workload of a server optimizer, as far as it is linear in the updates.
 
     For SGD with momentum it is exact as `with_schedule` says. For an adaptive rule v is taken as
     fixed and the correction of m for its start is left out. Weight decay w becomes the factor 1 −

@@ -317,10 +317,10 @@ class NoiseStream:
             self._make_columns(self._innovations[0], block, totals, 0, self.dimension)
             return
         with ThreadPoolExecutor(threads) as pool:
-            work = [
-                pool.submit(self._make_columns, self._innovations[i], block, totals, low, high)
-                for i, (low, high) in enumerate(pairwise(edges))
-            ]
+            work = []
+            for innovations, (low, high) in zip(self._innovations, pairwise(edges), strict=False):
+                part = (innovations, block, totals, low, high)
+                work.append(pool.submit(self._make_columns, *part))
         for each in work:
             each.result()
 

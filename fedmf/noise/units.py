@@ -171,14 +171,14 @@ def rounding_of(
     if finest is None:
         finest = [FINEST] * len(parts)
     mu = sensitivity / std
-    noises = tuple(
-        integer_noise(part, std, mu, bits) for part, bits in zip(parts, finest, strict=True)
-    )
-    squares = sum(
-        (noise.movement / part.ratio) ** 2 for part, noise in zip(parts, noises, strict=True)
-    )
+    noises = list[IntegerNoise]()
+    squares = 0.0
+    for part, bits in zip(parts, finest, strict=True):
+        noise = integer_noise(part, std, mu, bits)
+        noises.append(noise)
+        squares += (noise.movement / part.ratio) ** 2
     total = math.sqrt(squares) * _UPWARDS
-    return Rounding(noises, total, sum(noise.failure for noise in noises))
+    return Rounding(tuple(noises), total, sum(noise.failure for noise in noises))
 
 
 def calibrated(

@@ -6,8 +6,8 @@ of a run passes sums and users to it; only afterwards does anything else see the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,12 +36,14 @@ class ServerState:
         parameters: θ_t, shape (d,).
         optimizer: state of the update rule.
         statistics: state of each statistic, by name.
+        program: values that the program around the server keeps with each commit.
     """
 
     t: int
     parameters: Tensor
     optimizer: Mapping[str, Tensor]
     statistics: Mapping[str, Mapping[str, Any]]
+    program: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +91,8 @@ class PrivateServer:
         sums: description of the sum of the next round, with ζ_t.
         lost: rounds lost in an interruption: they were released after the last checkpoint. Their
             rows of noise are never used again.
+        program_state: called after each step; its values, which `pack` must be able to write, are
+            committed with the round, and `program` has them again after `restore`.
 
     Guarantees:
         With a secret key each process draws the rows it releases with a key of its own, from random
@@ -120,6 +124,7 @@ class PrivateServer:
         self.ledger = ledger
         self.device = torch.device(device)
         self.lost = range(0)
+        self.program_state: Callable[[], Mapping[str, Any]] = dict
         self._optimizer = optimizer
         self._checkpoint_every = checkpoint_every
         self._released_integers = released_integers
@@ -195,6 +200,7 @@ class PrivateServer:
             parameters=checkpoint["parameters"].to(self.device),
             optimizer=optimizer,
             statistics={each.name: noise[each.name]["state"] for each in self._statistics},
+            program=checkpoint.get("program", {}),
         )
 
     @property
@@ -221,6 +227,11 @@ class PrivateServer:
     def statistics(self) -> Mapping[str, Mapping[str, Any]]:
         """The state of each statistic, by name."""
         return self._state.statistics
+
+    @property
+    def program(self) -> Mapping[str, Any]:
+        """The values of `program_state` in the last state; empty before the first round."""
+        return self._state.program
 
     @property
     def clip_norm(self) -> float:
@@ -317,7 +328,8 @@ class PrivateServer:
         for each in self.plan.statistics:
             mean = noised.statistics[each.name]
             statistics[each.name] = each.after(state.t, mean, state.statistics[each.name])
-        return ServerState(state.t + 1, parameters, optimizer, statistics)
+        program = self.program_state()
+        return ServerState(state.t + 1, parameters, optimizer, statistics, program)
 
     def _commit(self, after: ServerState, users: Sequence[str], integers: Sequence[Tensor]) -> None:
         """Make the round final, with a checkpoint if one is due; then write its integers."""
@@ -358,6 +370,8 @@ class PrivateServer:
             "optimizer": dict(state.optimizer),
             "noise": noise,
         }
+        if state.program:
+            checkpoint["program"] = dict(state.program)
         if self._released_integers is not None:
             checkpoint["released"] = list(integers)
         return pack(checkpoint)

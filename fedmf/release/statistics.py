@@ -99,9 +99,7 @@ def check_statistics(
             f"statistics (of a run) must have different names; got {', '.join(names)}."
         )
     if _update_share(statistics) <= 0:
-        shares = ", ".join(
-            f"{statistic.name} {statistic.budget_share!r}" for statistic in statistics
-        )
+        shares = ", ".join(f"{each.name} {each.budget_share!r}" for each in statistics)
         raise ValueError(
             f"budget_share (b², of all statistics together) must be below 1; got {shares}."
         )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from fedmf.training import UserFailure
 
 if TYPE_CHECKING:
     from fedmf.runs.session import Session
+
+
+_NOT_FINITE: Final = "update holds NaN or infinity"
 
 
 @dataclass(frozen=True)
@@ -103,14 +106,14 @@ class RunResult:
         parameters: the released model, shape (d,), in the order of the module's parameters.
         metrics: rows of the metrics table, by the number of released rounds.
         statement: the privacy statement.
-        stopped: whether a callback ended the run.
+        stopped: the callback that ended the run, "on_round"; empty if none did.
     """
 
     path: Path
     parameters: Tensor
     metrics: Mapping[int, Mapping[str, Any]]
     statement: PrivacyStatement
-    stopped: bool = False
+    stopped: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +127,7 @@ class Reply:
         failures: users that the client could not train, according to the client.
         node: the sender; None if nothing was sent over a network.
         origin: if given, rows are models, and the updates are row − origin, shape (d,).
+        fault: the error without text that clients chose, which logs may show.
     """
 
     users: tuple[str, ...]
@@ -131,6 +135,7 @@ class Reply:
     failures: Sequence[UserFailure] = ()
     node: int | None = None
     origin: Tensor | None = None
+    fault: str = ""
 
     def add_to(self, total: ClippedSum) -> list[UserFailure]:
         """Add the reply to a sum, which counts each of its users; every row is clipped again.
@@ -149,7 +154,8 @@ class Reply:
             return [UserFailure("", "reply", f"{where}no user is asked for this reply")]
         failures = list[UserFailure]()
         for user, reason in self._zeros(total).items():
-            failures.append(UserFailure(user, "reply", where + reason))
+            fault = reason if reason == _NOT_FINITE else self.fault
+            failures.append(UserFailure(user, "reply", where + reason, fault))
         if len(failures) < len(self.users):
             failures += self.failures
         return failures
@@ -176,7 +182,7 @@ class Reply:
         zeros = dict[str, str]()
         for user, is_finite in zip(self.users, finite, strict=True):
             if not is_finite:
-                zeros[user] = "update holds NaN or infinity"
+                zeros[user] = _NOT_FINITE
         return zeros
 
 

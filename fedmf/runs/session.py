@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -45,8 +44,14 @@ from fedmf.training import Task, UserFailure, cross_entropy, preflight
 
 _log = logging.getLogger("fedmf")
 
-#: The beginning of the reason of a failed reply.
-_NODE: Final = re.compile(r"^node -?\d+: ")
+#: Words of logs about failures in a stage; reasons may hold text of users or of their code.
+_FAULTS: Final = {
+    "sizes": "examples could not be counted",
+    "loading": "examples could not be loaded",
+    "training": "training failed",
+    "update": "updates hold NaN or infinity (learning rate too large?), or could not be clipped",
+    "reply": "replies could not be used",
+}
 #: Users of an order are tried in blocks of this many cohorts, until the cohort is full.
 _COHORTS_PER_BLOCK: Final = 4
 #: The most reasons of failed contributions that are logged.
@@ -302,8 +307,9 @@ class Session:
     def note_failures(self, t: int, failures: Sequence[UserFailure], present: int = 0) -> None:
         """Record for the operator, in a secret file, which users failed in round t.
 
-        If most contributions of a round failed, and at least two, the most frequent reason is
-        logged, once for each reason. One user's failure is only logged if the run has no privacy.
+        If most contributions of a round failed, and at least two, the most frequent fault is
+        logged, once for each fault, in words of fedmf: reasons may hold text that users or their
+        code chose. One user's failure is only logged if the run has no privacy.
 
         Args:
             t: the round, from 0.
@@ -311,7 +317,8 @@ class Session:
             present: the number of users who contributed.
         """
         self.directory.note_failures(t, failures)
-        reasons = Counter(_NODE.sub("", failure.reason) for failure in failures if failure.user)
+        users = [failure for failure in failures if failure.user]
+        reasons = Counter(failure.fault or _fault_of(failure.stage) for failure in users)
         failed = reasons.total()
         most_failed = failed > 1 and 2 * failed > present > 0
         one_may_be_logged = failed > 0 and not self.run.is_private
@@ -360,6 +367,11 @@ class Session:
         if epsilon is not None:
             title = f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
         draw_learning_curve(self.directory.path, self.metrics, title, self._task)
+
+
+def _fault_of(stage: str) -> str:
+    """Words for logs about failures in a stage, which a client may have made up."""
+    return _FAULTS.get(stage, _FAULTS["reply"])
 
 
 def created(

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -27,9 +26,9 @@ from fedmf.runs.run import Execution, Run
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.session import Session
 from fedmf.training import LocalTrainer, checked_sum
+from fedmf.training.user_failures import described
 from fedmf.training.workers import copied_vector
 
-_log = logging.getLogger("fedmf")
 #: Most bytes of the rows of a message with more than one user.
 _MOST_ROW_BYTES: Final = 2**28
 
@@ -117,9 +116,7 @@ class InProcessClients(Clients):
         except UnsoundSumError:  # a bug of fedmf: nothing may be released
             raise
         except Exception as error:  # a user's own task may raise anything
-            line = f"{type(error).__name__}: {error}"
-            _log.error("local code failed: %s", line, exc_info=error)
-            return Reply(request.users, line)
+            return Reply(request.users, described(error), fault="training failed")
 
 
 def check_users_here(session: Session) -> None:
@@ -230,6 +227,11 @@ def simulate(
                 file=sys.stderr,
             )
             raise
+        by = ""
+        if stopped:
+            by = "on_round"
+            done = f"round {session.server.t} of {session.server.horizon}"
+            print(f"Stopped: {by} ended the run after {done}.", file=sys.stderr)
         session.draw()
         parameters = session.server.parameters.detach().clone()
-        return RunResult(Path(path), parameters, session.metrics, session.statement(), stopped)
+        return RunResult(Path(path), parameters, session.metrics, session.statement(), by)

@@ -51,11 +51,14 @@ class UserFailure:
         user: the user's id; empty if a reply names no user.
         stage: "sizes", "loading", "training", "update", "reply" or "quarantine".
         reason: why, in one line.
+        fault: the reason without text that users or their code chose, which logs may show; empty
+            if there is none.
     """
 
     user: str
     stage: str
     reason: str
+    fault: str = ""
 
     def to_dict(self) -> dict[str, str]:
         """The failure for JSON; long texts are cut."""

@@ -179,7 +179,7 @@ def test_a_bad_slice_is_made_again_on_the_reference_path(
     Mistaken(users[2], {"auto"}).install(monkeypatch)
     with caplog.at_level(logging.ERROR, "fedmf"):
         total, failures = checked_sum(trainer, sums, origin, users, 0)
-    assert "made again, user by user" in caplog.text
+    assert "computed again, user by user" in caplog.text
     assert failures == []
     assert total.users == len(users)
     assert torch.equal(total.fixed_point, right.fixed_point)

@@ -91,7 +91,9 @@ def test_state_of_a_client_lives_on_its_node_and_a_failed_call_leaves_none() -> 
     assert kept(context, "later") == [202, 102, 4]
 
 
-def test_an_error_of_a_client_is_an_error_reply(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_a_client_is_an_error_reply_and_no_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     app = ClientApp()
 
     @app.train()
@@ -118,7 +120,7 @@ def test_an_error_of_a_client_is_an_error_reply(caplog: pytest.LogCaptureFixture
         assert [reply.metadata.src_node_id for reply in replies[:2]] == [2**63 + 1000, 2**63 + 1001]
         reasons.extend(reply.error.reason if reply.has_error() else "" for reply in replies)
 
-    with caplog.at_level(logging.ERROR, "fedmf"):
+    with caplog.at_level(logging.DEBUG):
         run_app(asking(body), app, num_supernodes=7, run_config={"a": 1})
     assert reasons == [
         "",
@@ -134,11 +136,7 @@ def test_an_error_of_a_client_is_an_error_reply(caplog: pytest.LogCaptureFixture
         "",
         "<class 'ValueError'>:<'bad row 7'>",
     ]
-    told = [record for record in caplog.records if "bad row 7" in record.getMessage()]
-    assert [record.getMessage() for record in told] == [
-        "client app failed: ValueError: bad row 7"
-    ] * 2
-    assert [record.exc_info is not None for record in told] == [True, False], "the traceback once"
+    assert caplog.records == []
 
 
 def test_an_error_of_the_server_arrives_as_it_is() -> None:

@@ -244,6 +244,12 @@ def _changed(change: Callable[[np.ndarray], np.ndarray]) -> Form:
     )
 
 
+def _with_more(arrays: dict[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord(
+        {name: Array(array) for name, array in {**arrays, "secret": np.ones(1)}.items()}
+    )
+
+
 #: What clients often send, and words of the line about it if it cannot be used.
 FORMS: dict[str, tuple[Form, str]] = {
     "float64": (_changed(np.float64), ""),
@@ -252,8 +258,9 @@ FORMS: dict[str, tuple[Form, str]] = {
     "a list": (lambda arrays: ArrayRecord(list(arrays.values())), ""),
     "transposed": (_changed(np.transpose), "of shape (4, 3)"),
     "a short list": (lambda arrays: ArrayRecord([*arrays.values()][:1]), "no array 'body.weight'"),
-    "other names": (_renamed(str.upper), "no array 'body.weight'"),
-    "integers": (_changed(np.int32), "int32"),
+    "other names": (_renamed("secret {}".format), "no array 'body.weight'"),
+    "another array": (_with_more, "The model has ['body.weight', 'body.bias', 'head']"),
+    "integers": (_changed(np.int32), "must be float32 or float64 of shape (4, 3)"),
 }
 
 
@@ -295,6 +302,8 @@ def test_common_forms_of_replies_are_taken_or_named(
     (line,) = caplog.messages
     assert line.startswith(f"round 1: {COHORT} of {COHORT} contributions could not be used")
     assert reason in line
+    assert "secret " not in line
+    assert "int32" not in line
     assert told == [0] * COHORT + [1] * COHORT * (ROUNDS - 1)
 
 
@@ -343,6 +352,61 @@ def test_the_screen_has_what_is_public_and_what_will_not_happen(
     assert not any("Received" in line or "Sampled" in line for line in lines), (
         "counts, or one reply"
     )
+
+
+def test_true_alone_ends_a_run_and_its_callback_is_named(
+    said: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    for number, answer in enumerate((1, "yes", [0], np.True_)):
+        strategy = private(FedAvg(), tmp_path / f"run{number}")
+        other: Any = lambda *_, answer=answer: answer  # noqa: E731
+        released(strategy, num_rounds=2, should_stop=other, on_round=other)
+        assert strategy.stopped == ""
+        assert any(line.startswith("fedmf: round 2/") for line in said())
+        kind = type(answer).__name__
+        warning = (
+            f"fedmf: should_stop must return True or False; got a value of type {kind}, ignored"
+        )
+        assert said().count(warning) == 1
+    for name in ("should_stop", "on_round"):
+        strategy = private(FedAvg(), tmp_path / name)
+        released(strategy, **{name: lambda *_: True})
+        assert strategy.stopped == name
+        assert f"fedmf: {name} ended the run after round 1 of {ROUNDS}" in said()
+
+
+def test_differences_are_noticed_or_taken_if_they_are_declared(
+    said: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    start = model()
+    small = lambda user: 0.5 * update_of(user)  # noqa: E731
+
+    def subtract(message: Message, context: Context, call_next: Next) -> Message:
+        sent = message.content.array_records["arrays"]
+        reply = call_next(message, context)
+        trained = reply.content.array_records["arrays"]
+        changes = {name: Array(trained[name].numpy() - sent[name].numpy()) for name in sent}
+        reply.content["arrays"] = ArrayRecord(changes)
+        return reply
+
+    def warned() -> int:
+        return sum("most replies look like differences" in line for line in said())
+
+    models = flat(released(private(FedAvg(), tmp_path / "models"), clients(small)))
+    shrunk = lambda user: -0.9 * flat(start) + 0.01 * update_of(user)  # noqa: E731
+    released(private(FedAvg(), tmp_path / "shrunk"), clients(shrunk), num_rounds=1)
+    zeros = ArrayRecord({name: Array(0 * array.numpy()) for name, array in start.items()})
+    grid = clients(small, mods=[subtract])
+    zero = private(FedAvg(), tmp_path / "zero")
+    released(zero, clients(small), initial_arrays=zeros, num_rounds=1)
+    assert warned() == 0
+    released(private(FedAvg(), tmp_path / "unsaid"), grid)
+    assert warned() == 1
+    declared = private(FedAvg(), tmp_path / "declared", replies="differences")
+    np.testing.assert_allclose(flat(released(declared, grid)), models, atol=1e-5)
+    assert warned() == 1
+    with pytest.raises(ConfigError, match="replies must be 'models' or 'differences'; got 'both'"):
+        private(FedAvg(), tmp_path / "other", replies="both")
 
 
 def test_a_simulation_that_is_there_gets_company_and_a_sentence(

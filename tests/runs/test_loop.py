@@ -116,7 +116,8 @@ def test_code_that_fails_outside_a_users_training_makes_zeros_and_never_ends_the
         run_in_process(session, seeing(reports.append))
         assert session.server.t == 6
     assert [len(report.failures) for report in reports] == [0, 6, 0, 0, 0, 0]
-    assert {failure.reason for failure in reports[1].failures} == {"RuntimeError: no memory"}
+    for failure in reports[1].failures:
+        assert failure.reason.startswith("RuntimeError: no memory")
     assert reports[1].present == 6
 
 
