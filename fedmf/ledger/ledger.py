@@ -309,7 +309,7 @@ class Ledger:
             self._connection.execute("COMMIT")
 
     def _seen_here(self, key: NoiseKey | None) -> Progress | None:
-        """The progress that this machine has seen; without a key, by the header, still unchecked."""
+        """Return the progress that this machine has seen; without a key, of the key in the header."""
         if key is not None and key.public:
             return None
         if key is not None:
@@ -492,8 +492,8 @@ class Ledger:
         """Return the last state, or None if none was kept; opening missed a deleted one.
 
         Raises:
-            LedgerError: its file is missing, it is damaged, or follows a commit that the ledger does not
-                hold.
+            LedgerError: its file is missing, it is damaged, or it follows a commit that the ledger
+                does not hold.
         """
         with self._faults():
             row = self._connection.execute(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import fedmf
@@ -69,8 +68,7 @@ def continued(way: str, place: Path) -> Outcome | None:
     try:
         numbers = WAYS[way](place, STEPS)
     except (ConfigError, LedgerError) as error:
-        assert "\n" not in str(error)
-        return None
+        return None if "\n" not in str(error) else Outcome(str(error), frozenset())
     return Outcome(numbers, files_of(place))
 
 
