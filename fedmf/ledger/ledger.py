@@ -309,7 +309,7 @@ class Ledger:
             self._connection.execute("COMMIT")
 
     def _seen_here(self, key: NoiseKey | None) -> Progress | None:
-        """Return the progress that this machine has seen; without a key, of the key in the header."""
+        """Return the progress that this machine has seen, by the key or the header."""
         if key is not None and key.public:
             return None
         if key is not None:
