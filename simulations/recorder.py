@@ -38,7 +38,7 @@ JME = "server.kind=jme-adam server.relative-eps=1.0"
 RUNS = {
     "engine loop": "",
     "engine auto": "client.engine=auto",
-    "engine vectorised": "client.engine=vectorised",
+    "engine vmap": "client.engine=vmap",
     "logistic regression": "model.kind=logistic model.hidden-units=",
     "digits, cnn": f"{DIGITS} model.kind=cnn model.hidden-units= data.input-shape=1,8,8",
     "digits, several steps": f"{DIGITS} client.batch-size=4 client.epochs=2 client.momentum=0.9",
@@ -112,10 +112,7 @@ OPTIONS = {
     "--rows-per-user": "--max-participations", "--second-moment": "--second", "independent": "ime",
     "concatenated": "cs", "post-processing": "pp",
 }
-KEYS = {
-    "execution.messages=aggregate": "execution.messages=slice",
-    "cohorts.users-per-round": "cohorts.size", "client.": "local.", "server.": "optimizer.",
-}
+KEYS = {"client.engine=vmap": "client.engine=vectorised", "server.relative-eps": "server.relative-epsilon"}
 def asked(given):
     from fedmf.errors import ConfigError
     from fedmf.runs.tables.configuration import parse_assignments, run_of

@@ -127,6 +127,29 @@ def test_a_run_shows_its_plan_a_table_of_rounds_and_the_guarantee_first(
     assert "No privacy" in capsys.readouterr().out
 
 
+def test_the_last_line_says_that_held_out_users_are_not_protected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = [f"u{i}" for i in range(30)]
+    rows = [f"{user},{i % 3},{i % 2},{i % 2}" for i, user in enumerate(users * 2)]
+    (tmp_path / "rows.csv").write_text("\n".join(["who,a,b,y", *rows]) + "\n")
+    (tmp_path / "users.txt").write_text("\n".join(users) + "\n")
+    keys = {
+        "data": 'kind = "table"\nuser-column = "who"\nlabel-column = "y"\nclass-names = "0,1"\n'
+        'feature-columns = "a,b"\npartition = "by-user"\nusers = 24\n'
+        f'path = "{tmp_path}/rows.csv"\nuser-list = "{tmp_path}/users.txt"',
+        "model": 'kind = "logistic"',
+        "cohorts": "rounds = 2\nusers-per-round = 4",
+        "privacy": "epsilon = 8.0\ndelta = 1e-5\nnoise-seed = 1",
+        "mechanism": 'kind = "identity"',
+    }
+    config = tmp_path / "run.toml"
+    config.write_text("\n".join(f"[{table}]\n{values}" for table, values in keys.items()))
+    assert run(["simulate", str(config), "--out", str(tmp_path / "a")]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("Not protected: the test part belongs to held-out users")
+
+
 def shown(path: Path, made: Run, terminal: bool) -> tuple[str, RunProgress]:
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=200, color_system=None)
@@ -204,6 +227,52 @@ def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
     assert re.fullmatch(r"[\d.]+ MiB: 3 stored vectors", said["memory of noise"])
     assert "ms: local training" in said["time of a round"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.toml"]
+
+
+TABLE = """
+[data]
+kind = "table"
+path = "rows.csv"
+feature-columns = "x"
+label-column = "y"
+class-names = "no,yes"
+user-column = "who"
+user-list = "users.txt"
+partition = "by-user"
+users = 8
+[model]
+kind = "logistic"
+[cohorts]
+rounds = 2
+users-per-round = 4
+[privacy]
+epsilon = 8.0
+"""
+
+
+def test_the_operator_is_told_which_rows_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(TABLE)
+    (tmp_path / "users.txt").write_text("\n".join(f"u{i}" for i in range(10)))
+    lines = [f"u{i % 10},{i},{('no', 'yes')[i % 2]}" for i in range(100)]
+    spoilt = ["u1,many,no", "u2,1,no,more", "u3,1,No", "u4,2,yes,,"]
+    (tmp_path / "rows.csv").write_text("\n".join(["who,x,y", *lines, *spoilt]))
+    assert run(["simulate", "run.toml", "--dry-run"]) == 0
+    left_out = "1 (more fields than the header), 1 (x: not a finite number), 1 (y: none of the"
+    shown = capsys.readouterr().out
+    assert re.search(r"rows  +104, of which users train on \d+\n", shown)
+    assert re.search(rf"rows left out  +{re.escape(left_out)}", shown)
+    assert run(["simulate", "run.toml", "--out", "run"]) == 0
+    captured = capsys.readouterr()
+    assert "not a finite number" not in captured.out + captured.err
+    assert "failures.jsonl, operator.json." in captured.out
+    file = tmp_path / "run" / "operator.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    counts = json.loads(file.read_text())
+    assert (counts["rows"], counts["users"], sum(counts["left_out"].values())) == (104, 8, 3)
+    assert counts["columns"] == {"x": "text", "y": "text", "who": "text"}
 
 
 def test_options_search_names_and_meanings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -231,8 +231,9 @@ def export(
 
     model = ReleasedModel.of(run_dir)
     write_tensors(output, model.tensors, {"software": model.software, "rounds": str(model.rounds)})
-    parameters = sum(tensor.numel() for tensor in model.tensors.values())
+    different = {id(tensor): tensor for tensor in model.tensors.values()}
+    parameters = sum(tensor.numel() for tensor in different.values())
     typer.echo(
-        f"{output}: {parameters:,} parameters in {len(model.tensors)} tensors after {model.rounds}"
+        f"{output}: {parameters:,} parameters in {len(different)} tensors after {model.rounds}"
         " rounds."
     )

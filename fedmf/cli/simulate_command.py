@@ -120,6 +120,7 @@ def _show_result(session: Session, view: RunProgress, full: bool) -> None:
 
     The spent ε is left to ``fedmf account``, because it is not public.
     """
+    from fedmf.data.row_counts import OPERATOR
     from fedmf.runs.directory import FAILURES
 
     statement = session.statement()
@@ -138,4 +139,13 @@ def _show_result(session: Session, view: RunProgress, full: bool) -> None:
     typer.echo(
         f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}"
     )
-    typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}.")
+    secrets = ["noise.key", "ledger.sqlite*", FAILURES]
+    if (path / OPERATOR).exists():
+        secrets.append(OPERATOR)
+    typer.echo(f"Keep secret: {', '.join(secrets)}.")
+    owner = session.task.dataset.test_owner
+    if quality and session.run.is_private and owner != "nobody":
+        typer.echo(
+            f"Not protected: the test part belongs to {owner}, and loss and metrics on it have no"
+            " noise. Do not publish them."
+        )

@@ -29,7 +29,7 @@ from fedmf.cli.shared_options import (
 from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
-    from fedmf.streaming import Alarms, StreamRun
+    from fedmf.streaming import Alarms, Settings, StreamRun
     from fedmf.streaming.stream_rows import Reader, RowBlock
 
 #: The second panel of the help.
@@ -223,6 +223,7 @@ def stream(
             typer.echo(line, err=to_stderr)
         if dry_run:
             typer.echo(expected_noise(run.plan), nl=False)
+            _show_counts(rows_file, reader, settings)
             return
 
         show(run.position.step, run.plan.rounds, "")
@@ -255,6 +256,15 @@ def _check_companions(
         raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
     if keep_releases and state is None:
         raise typer.BadParameter("--keep-releases needs --state-dir DIR, in which they are kept.")
+
+
+def _show_counts(rows_file: Path | None, reader: Reader, settings: Settings) -> None:
+    """Print the operator's counts of a file, all of which is read; nothing for a pipe."""
+    from fedmf.streaming.input_counts import lines_for_operator
+
+    if rows_file is not None:
+        for line in lines_for_operator(reader, settings):
+            typer.echo(line)
 
 
 def _temporary_directory(stack: ExitStack) -> Path:

@@ -56,6 +56,9 @@ def first_lines(plan: StreamPlan) -> list[str]:
     lines = ["Every row counts as a different user. A person with several rows is protected less."]
     if settings.user_column is not None:
         lines = [_participation(plan)]
+    if settings.encoding is not None and settings.columns is None:
+        names = ", ".join(settings.encoding.names)
+        lines.append(f"Columns: {names}, which are all that the schema declares (--columns).")
     if settings.schema is None:
         lines.append(
             f"Columns are not scaled. Rows with a norm above {settings.clip_norm:g} are scaled down"

@@ -32,13 +32,29 @@ _TEXT: Final = (
     types.is_binary_view,
     types.is_fixed_size_binary,
 )
+#: Types of columns that hold no ids.
+_NO_IDS: Final = (
+    types.is_boolean,
+    types.is_temporal,
+    types.is_nested,
+    types.is_binary,
+    types.is_large_binary,
+    types.is_binary_view,
+    types.is_fixed_size_binary,
+)
 #: By the bits of a floating type, the bound below which it represents every integer exactly.
 _EXACT: Final = {16: 2**11, 32: 2**24, 64: 2**53}
 _POINT_ZERO: Final = re.compile(r"([+-]?[0-9]{1,400})\.0*")
 #: Large floats as Python, NumPy and Arrow write them; an id such as "12e5" does not match.
 _POWER: Final = re.compile(r"[+-]?[0-9](\.[0-9]+)?[eE]\+[0-9]{1,3}")
-#: A byte order mark, at the start of a file or copied with a cell.
-_MARK: Final = "\ufeff"
+#: Characters that are not shown and have a general category of characters that are: joiners,
+#: fillers, vowels that are inherent, variation selectors.
+_NOT_SHOWN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
+#: A pattern without dots, which is as wide as a space.
+_BRAILLE_BLANK: Final = "\u2800"
 
 
 def column_of(values: Any) -> Any:
@@ -168,6 +184,14 @@ def lists_of_numbers(column: Any, width: int, place: str = "column") -> NDArray[
     return rows
 
 
+def is_missing(column: Any) -> NDArray[np.bool_]:
+    """Return which cells are missing: null or empty."""
+    column = _plain(column)
+    if not types.is_nested(column.type):
+        column = texts(column)
+    return column.is_null().to_numpy(zero_copy_only=False)
+
+
 def list_lengths(column: Any) -> NDArray[np.int64]:
     """Return the length of each list; −1 for a missing one."""
     lengths = compute.call_function("list_value_length", [column]).fill_null(-1)
@@ -182,12 +206,15 @@ def ids(column: Any, place: str = "column") -> Any:
         large to be told from its neighbours.
 
     Raises:
-        ValueError: a column of Booleans, times or lists.
+        ValueError: a column of Booleans, times, bytes or lists.
     """
     column = _plain(column)
     kind = column.type
-    if types.is_boolean(kind) or types.is_temporal(kind) or types.is_nested(kind):
-        raise ValueError(f"{place} must hold user ids, as strings or integers; got {kind}.")
+    if any(cannot_be_ids(kind) for cannot_be_ids in _NO_IDS):
+        raise ValueError(
+            f"{place} must hold user ids, as strings or integers; got {kind}. Write each id as"
+            " text, for example bytes as their hexadecimal digits."
+        )
     if types.is_floating(kind):
         exact = np.array(column.cast(arrow.float64()).to_numpy(zero_copy_only=False))
         exact[~(np.abs(exact) < _EXACT[kind.bit_width])] = np.nan
@@ -195,6 +222,58 @@ def ids(column: Any, place: str = "column") -> Any:
     encoded = texts(column, place).dictionary_encode()
     canonical = [canonical_id(name or "") or None for name in encoded.dictionary.to_pylist()]
     return arrow.array(canonical, arrow.large_string()).take(encoded.indices)
+
+
+def require_exact(column: Any, user_ids: Iterable[str], place: str) -> None:
+    """Reject a column of floats that cannot hold an id of a public user list.
+
+    Args:
+        column: user ids of rows.
+        user_ids: ids on the user list.
+        place: name of the column in messages.
+
+    Raises:
+        ValueError: the type is floating, and an id is an integer that it does not hold exactly.
+    """
+    kind = _plain(column).type
+    if not types.is_floating(kind):
+        return
+    for name in user_ids:
+        if name.lstrip("-").isdecimal() and abs(int(name[:40])) >= _EXACT[kind.bit_width]:
+            raise ValueError(
+                f"{place} must hold user ids, as strings or integers; got {kind}, which does not"
+                f" hold the id {name} of the user list exactly. Write ids as integers or as text."
+            )
+
+
+def require_mostly_exact(column: Any, place: str) -> None:
+    """Reject a column of floats of which most are too large to be ids; ids alone decide.
+
+    Raises:
+        ValueError: less than half of the floats are exact ids.
+    """
+    kind = _plain(column).type
+    if not types.is_floating(kind):
+        return
+    given = len(column) - column.null_count
+    exact = len(column) - ids(column, place).null_count
+    if 2 * exact < given:
+        raise ValueError(
+            f"{place} must hold user ids, as strings or integers; got {kind}, of which"
+            f" {given - exact:,} of {given:,} have lost their last digits. Write ids as integers or"
+            " as text."
+        )
+
+
+def require_numbers(column: Any, place: str) -> None:
+    """Reject a column of a type that holds no numbers.
+
+    Raises:
+        ValueError: a column of Booleans, times or lists.
+    """
+    kind = column.type
+    if types.is_boolean(kind) or types.is_temporal(kind) or types.is_nested(kind):
+        raise ValueError(f"{place} must hold numbers; got {kind}.")
 
 
 def is_list(kind: Any) -> bool:
@@ -223,8 +302,10 @@ def canonical_id(text: str) -> str:
     """Return the canonical text of an id; "" if it has none.
 
     Two texts of one person must not become two users, who would take part twice as often. Blanks
-    around an id and byte order marks are therefore dropped, characters are composed (Unicode NFC),
-    and an integer that passed through a floating type, as pandas makes of integers next to a
+    around an id are therefore dropped and blanks of any kind inside it are spaces, characters that
+    cannot be seen are dropped (format characters such as zero-width spaces, byte order marks, soft
+    hyphens and marks of direction; controls; variation selectors), the others are composed (Unicode
+    NFC), and an integer that passed through a floating type, as pandas makes of integers next to a
     missing one, becomes that integer again. Leading zeros and capitals stay: "007" and "7" are two
     people.
 
@@ -240,8 +321,8 @@ def canonical_id(text: str) -> str:
     >>> [canonical_id(text) for text in written]
     ['49176123450', '49176123450', 'ann', '007', '']
     """
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text.replace(_MARK, ""))
+    if not (text.isascii() and text.isprintable()):
+        text = _as_it_is_seen(text)
     if "\ufffd" in text or "\0" in text:
         return ""
     text = text.strip()
@@ -255,6 +336,21 @@ def canonical_id(text: str) -> str:
         if number == number.to_integral_value():
             return _exact_integer(int(number), str(int(number)))
     return text
+
+
+def _as_it_is_seen(text: str) -> str:
+    """Return a text with spaces for all blanks, and without characters that cannot be seen.
+
+    NUL stays, because no ledger can hold it.
+    """
+    seen: list[str] = []
+    for character in text:
+        category = unicodedata.category(character)
+        if character.isspace() or character == _BRAILLE_BLANK:
+            seen.append(" ")
+        elif category not in ("Cc", "Cf") or character == "\0":
+            seen.append(character)
+    return unicodedata.normalize("NFC", _NOT_SHOWN.sub("", "".join(seen)))
 
 
 def _exact_integer(number: int, written: str) -> str:
@@ -348,6 +444,11 @@ def read_user_list(path: Path, column: str) -> tuple[str, ...]:
         with open_table(path) as table:
             table.select((column,))
             for batch in table.batches():
+                for row, reason in batch.faults.items():
+                    raise ValueError(
+                        f"user_list must be a table in {path}; got a row {len(names) + row + 1}"
+                        f" with {reason}."
+                    )
                 names += ids(batch.columns[column], f"column {column!r} of {path}").to_pylist()
         return require_once(names, f" ({path})")
     try:

@@ -6,7 +6,9 @@ frames; training reads nothing else of the data.
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,10 +26,12 @@ from fedmf.data.cells import (
     numbers,
     places,
     require_canonical,
+    require_exact,
     require_once,
     types,
 )
 from fedmf.data.partitions import Partition, partition_by_owner
+from fedmf.data.row_counts import RowCounts, check_public_tests, counted
 from fedmf.data.structure import (
     ExampleStructure,
     Features,
@@ -36,9 +40,15 @@ from fedmf.data.structure import (
     named,
     structure_of,
 )
+from fedmf.data.table_reader import shown_names
+
+_log = logging.getLogger("fedmf")
 
 #: The user list that is taken from the rows themselves, which makes it public.
 FROM_DATA: Final = "from-data"
+_NOT_FINITE: Final = "x: not a finite number"
+#: Names that pandas gives to an index that was saved as a column.
+_SAVED_INDEX: Final = re.compile(r"Unnamed: [0-9]+|__index_level_[0-9]+__|")
 #: The owner of a test part: nobody, if no user of the run ever owned its examples; people who are
 #: not users of the run; or the users of the run, whose test examples no noise covers.
 TestOwner = Literal["nobody", "held-out users", "training users"]
@@ -94,6 +104,7 @@ class Dataset(ABC):
             0.
         test_owner: the owner of the test part: "nobody", "held-out users", who are not users of
             this data set, or "training users".
+        row_counts: how many rows were read and left out, for the operator; None if nobody counted.
 
     Guarantees: the examples of a user and their order depend neither on the device nor on the users
     that are loaded together with it. A user may own nothing. Features that could not be read are
@@ -106,6 +117,7 @@ class Dataset(ABC):
     classes: int = 0
     vocabulary: int | Mapping[str, int] = 0
     test_owner: TestOwner = "nobody"
+    row_counts: RowCounts | None = None
 
     #: Whether `examples` of several users always has as many rows of each as `sizes` says, so that
     #: no user's rows can be taken for another's. Users of other data sets are loaded one by one.
@@ -143,8 +155,8 @@ class Dataset(ABC):
                 plus one.
 
         Raises:
-            ValueError: lengths that differ, no user list, labels that may be classes or numbers, or
-                no example that can be used.
+            ValueError: lengths that differ, no user list, labels that may be classes or numbers, no
+                example that can be used, or a public test part of which most cannot be used.
 
         Guarantees: an example with a user who is not on the user list, a label that is none of the
         classes, an integer that is not below its bound, or numbers that are not finite, is left out
@@ -180,12 +192,33 @@ class Dataset(ABC):
         test_labels = _labels(test_y, names, count, bool(vocabulary))
         ids_of_rows = _ids(users, "users")
         user_ids = _listed(user_list, ids_of_rows)
+        if not isinstance(users, Tensor):
+            require_exact(column_of(users), user_ids, "users")
         owned = partition_by_owner(places(ids_of_rows, user_ids), np.arange(len(user_ids)))
         usable = torch.from_numpy(readable(test_x, test_labels, count))
+        if test_owner != "training users":
+            left_out = _faults(test_x, test_labels, count)
+            everything = np.ones(len(usable), dtype=bool)
+            check_public_tests(
+                len(usable), int(usable.sum()), counted(left_out, everything), "test"
+            )
         test_x = each(lambda part: part[usable], test_x)
         test_labels = test_labels[usable]
         within = _within(features, named(structure_of(test_x, vocabulary)))
         owned = owned.keeping(readable(features, labels, count) & within)
+        faults = _faults(features, labels, count)
+        faults["x: an integer that is not below its bound"] = ~within
+        faults |= _faults_of_users(ids_of_rows, user_ids)
+        everybody = np.ones(len(labels), dtype=bool)
+        row_counts = RowCounts(
+            rows=len(labels),
+            examples=owned.order.size,
+            users=len(user_ids),
+            users_without_examples=int((owned.sizes == 0).sum()),
+            test_rows=len(test_labels),
+            columns={"x": _layout(features), "y": _layout(labels)},
+            left_out=counted(faults, everybody),
+        )
         if not owned.order.size:
             raise ValueError(
                 "x, y and users must hold an example with a user on the user list, numbers that are"
@@ -202,6 +235,7 @@ class Dataset(ABC):
             classes=count,
             test_owner=test_owner,
             vocabulary=vocabulary,
+            row_counts=row_counts,
         )
 
     @staticmethod
@@ -220,7 +254,8 @@ class Dataset(ABC):
             frame: one example a row.
             user: column of user ids.
             label: column of the labels; several columns of numbers for several numbers an example.
-            features: columns of numbers; None for all others.
+            features: columns of numbers; None for all others but a saved index ("Unnamed: 0",
+                "__index_level_0__"), which are logged.
             test: a frame with the same columns, without rows of users on the user list; its user
                 column may be omitted.
             options: ``user_list``, ``classes`` and ``test_owner`` of `from_arrays`.
@@ -245,9 +280,11 @@ class Dataset(ABC):
             labels = [label]
         if features is None:
             columns = frame.columns.map(str)
-            names = [name for name in columns if name != user and name not in labels]
+            names = _all_features([name for name in columns if name not in (user, *labels)])
         else:
             names = list(features)
+        if not names:
+            raise ValueError("features must be one or more columns of numbers; got none.")
         users = _columns(frame, [user], "frame")[user]
         x, y = _examples_of_frame(frame, names, labels, "frame")
         empty = np.array(names)[np.isnan(x).all(axis=0)]
@@ -265,6 +302,7 @@ class Dataset(ABC):
             if user in test.columns:
                 test_users = _ids(test[user], "users").to_pylist()
         data = Dataset.from_arrays(x, y, users, test=test_examples, **options)
+        data = replace(data, row_counts=_of_columns(data.row_counts, x, names))
         if data.test_owner != "training users" and not set(data.user_ids).isdisjoint(test_users):
             raise ValueError(
                 "test (rows) must not belong to users on the user list; got rows of some users. If"
@@ -340,6 +378,7 @@ class InMemoryDataset(Dataset):
             0.
         has_examples: whether users' examples are here; else they are on nodes, and all users own
             nothing here.
+        row_counts: how many rows were read and left out, for the operator.
 
     Raises:
         ValueError: ids that are not strings, not unique or not canonical (`canonical_id`), rows
@@ -358,6 +397,7 @@ class InMemoryDataset(Dataset):
     test_owner: TestOwner = "nobody"
     vocabulary: int | Mapping[str, int] = 0
     has_examples: bool = True
+    row_counts: RowCounts | None = None
     _partition: Partition = field(init=False)
     _index: Mapping[str, int] = field(init=False)
 
@@ -485,6 +525,33 @@ def _examples_of_frame(
     return x, columns[labels[0]]
 
 
+def _all_features(names: Sequence[str]) -> list[str]:
+    """Return the columns that are features by default, and log which they are."""
+    features = [name for name in names if not _SAVED_INDEX.fullmatch(name)]
+    indices = [name for name in names if _SAVED_INDEX.fullmatch(name)]
+    line = f"features are all columns but user and label: {shown_names(features)}"
+    if indices:
+        line += f"; not taken, as saved indices: {shown_names(indices)}"
+    _log.warning("%s. Name others with features=[…].", line)
+    return features
+
+
+def _of_columns(
+    counts: RowCounts | None, x: NDArray[np.float32], names: Sequence[str]
+) -> RowCounts | None:
+    """Return counts with the rows that features leave out by column, rather than together."""
+    if counts is None:
+        return None
+    left_out = dict(counts.left_out)
+    left_out.pop(_NOT_FINITE, None)
+    for name, column in zip(names, x.T, strict=True):
+        rows = int((~np.isfinite(column)).sum())
+        if rows:
+            left_out[f"{name}: missing or not a finite number"] = rows
+    columns = dict.fromkeys(names, "number")
+    return replace(counts, left_out=left_out, columns=columns)
+
+
 def _columns(frame: Any, names: Sequence[str], frame_name: str) -> dict[str, Any]:
     """Return columns of a frame as Arrow arrays; messages call it ``frame_name``."""
     present = frame.columns.map(str).tolist()
@@ -599,13 +666,38 @@ def _within(features: Features, structures: Mapping[str, TensorStructure]) -> ND
 
 def readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bool_]:
     """Return which examples have finite features, and a label that is a class or finite."""
-    if classes:
-        valid = _all_of_each((labels >= 0) & (labels < classes))
-    else:
-        valid = _all_of_each(torch.isfinite(labels))
+    return (_finite(features, len(labels)) & _labelled(labels, classes)).numpy()
+
+
+def _finite(features: Features, examples: int) -> Tensor:
+    valid = torch.ones(examples, dtype=torch.bool)
     for values in named(features).values():
         valid &= _all_of_each(torch.isfinite(values))
-    return valid.numpy()
+    return valid
+
+
+def _labelled(labels: Tensor, classes: int) -> Tensor:
+    if classes:
+        return _all_of_each((labels >= 0) & (labels < classes))
+    return _all_of_each(torch.isfinite(labels))
+
+
+def _faults(features: Features, labels: Tensor, classes: int) -> dict[str, NDArray[np.bool_]]:
+    """Return masks of the examples that are not readable, by reason."""
+    fault = "y: not a finite number"
+    if classes:
+        fault = f"y: none of the {classes} classes"
+    return {
+        _NOT_FINITE: ~_finite(features, len(labels)).numpy(),
+        fault: ~_labelled(labels, classes).numpy(),
+    }
+
+
+def _faults_of_users(user_ids: Any, user_list: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+    """Return masks of the examples of no user of the list, by reason."""
+    named_rows = user_ids.is_valid().to_numpy(zero_copy_only=False)
+    listed = places(user_ids, user_list) >= 0
+    return {"users: no user id": ~named_rows, "users: not on the user list": named_rows & ~listed}
 
 
 def _all_of_each(entries: Tensor) -> Tensor:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from fedmf.data.cells import numbers
 from fedmf.data.dataset import InMemoryDataset
 from fedmf.data.table import MOST_TESTS, Table
+from fedmf.data.table_reader import RowBatch, shown_names
 
 _ROWS: Final = 1024
 
@@ -66,10 +70,15 @@ class Hub(Table):
                 )
         has_tests = "test" in splits and not self.text_column
         people = self.listed_users(self.holds_out_users and not has_tests)
-        rows = self.read(self._columns(train))
+        names = self._class_names(splits, "train")
+        words = self._label_words(names, names)
+        test_words = None
+        if has_tests:
+            test_words = self._label_words(names, self._class_names(splits, "test"))
+        rows = self.read(self._columns(train, words))
         if not has_tests:
             return self.dataset_of(rows, people)
-        tests = self.read(self._columns(splits["test"]))
+        tests = self.read(self._columns(splits["test"], test_words))
         if self.test_owner == "held-out users" and tests.users is None:
             raise ValueError(
                 f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows"
@@ -85,11 +94,16 @@ class Hub(Table):
             return held, drawn
         return f"the split 'test' or, without one, {held}; at most {MOST_TESTS:,} rows", drawn
 
-    def _columns(self, split: Any) -> Iterator[Mapping[str, Any]]:
-        """Yield columns of a split, some rows at a time.
+    def _columns(self, split: Any, words: Sequence[str] | None) -> Iterator[RowBatch]:
+        """Yield the rows of a split, some at a time.
 
-        They are Arrow arrays, and examples as rows of numbers. The user column of a test part may
+        Columns are Arrow arrays, and examples rows of numbers. The user column of a test part may
         be absent.
+
+        Args:
+            split: the split.
+            words: what each number of the label column stands for (`_label_words`); None for
+                labels as they are.
         """
         (feature,) = self.features
         names = [name for name in self._others if name in split.column_names]
@@ -101,7 +115,65 @@ class Hub(Table):
             columns: dict[str, Any] = dict(zip(table.column_names, table.columns, strict=True))
             if not self.text_column:
                 columns[feature] = self._examples(split, rows, feature)
-            yield columns
+            if words is not None:
+                columns[self.label_column[0]] = _as_words(columns[self.label_column[0]], words)
+            yield RowBatch(len(rows), columns)
+
+    def _class_names(self, splits: Any, split: str) -> list[str] | None:
+        """Return the names that a split gives to the numbers of its label column, if it does.
+
+        Files that were not written together may number the same names in another order. The
+        library reads all of them by the names of the first one, so each is asked for its own.
+
+        Raises:
+            ValueError: two files of the split differ.
+        """
+        if not self.label_column:
+            return None
+        (name,) = self.label_column
+        names = getattr(splits[split].features.get(name), "names", None)
+        if names is None:
+            return None
+        of_files = [features[name].names for features in _features_of_files(self.path, split, name)]
+        for other in of_files:
+            if other != of_files[0]:
+                raise ValueError(
+                    f"label_column {name!r} must have the same class names in all files of the"
+                    f" split {split!r}; got {_listed(of_files[0])} and {_listed(other)}."
+                )
+            names = other
+        return names
+
+    def _label_words(
+        self, names: list[str] | None, own_names: list[str] | None
+    ) -> list[str] | None:
+        """Return the declared class that each number of the label column of a split stands for.
+
+        Declared classes are names of the data set, or numbers in the order of its split "train".
+
+        Args:
+            names: names of the classes in the split "train"; None for a column without names.
+            own_names: names in the split.
+
+        Raises:
+            ValueError: the declared classes are neither, or the names of the split are others.
+        """
+        if names is None and own_names is None:
+            return None
+        if names is None or own_names is None or not set(own_names) <= set(names):
+            raise ValueError(
+                f"label_column {self.label_column[0]!r} must have the same class names in the"
+                f" splits 'train' and 'test'; got {_listed(names)} and {_listed(own_names)}."
+            )
+        if set(self.classes) <= set(names):
+            return own_names
+        positions = [str(number) for number in range(len(names))]
+        if not set(self.classes) <= set(positions):
+            raise ValueError(
+                f"class_names must be names of the data set, {_listed(names)}, or numbers from 0 to"
+                f" {len(names) - 1} in this order; got {_listed(self.classes)}."
+            )
+        return [positions[names.index(name)] for name in own_names]
 
     def _examples(self, split: Any, rows: range, feature: str) -> NDArray[np.float64]:
         """Return examples, shape (rows, entries); NaN for one of another shape."""
@@ -110,6 +182,47 @@ class Hub(Table):
             if value is not None and value.shape == self.shape:
                 examples[row] = value.ravel()
         return examples
+
+
+def _features_of_files(path: str, split: str, column: str) -> list[Any]:
+    """Return the features that the local Parquet files of a split declare with class names.
+
+    Args:
+        path: the data set.
+        split: name of the split.
+        column: the column with class names.
+    """
+    import datasets
+
+    if not Path(path).is_dir() or (Path(path) / "dataset_dict.json").is_file():
+        return []
+    files = datasets.load_dataset_builder(path).config.data_files or {}
+    declared: list[Any] = []
+    for file in files.get(split, ()):
+        if not str(file).endswith(".parquet"):
+            continue
+        features = datasets.Features.from_arrow_schema(parquet.read_schema(file))
+        if hasattr(features.get(column), "names"):
+            declared.append(features)
+    return declared
+
+
+def _as_words(column: Any, words: Sequence[str]) -> Any:
+    """Return numbers as words; null for a number that stands for none."""
+    codes = numbers(column)
+    cells: list[str | None] = []
+    for code in codes.tolist():
+        word = None
+        if code in range(len(words)):
+            word = words[int(code)]
+        cells.append(word)
+    return arrow.array(cells, arrow.large_string())
+
+
+def _listed(names: Sequence[str] | None) -> str:
+    if names is None:
+        return "no names"
+    return shown_names(names)
 
 
 def decoded(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | None]:
@@ -134,13 +247,13 @@ def decoded(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | 
 
 def _example(value: Any) -> NDArray[np.float32] | None:
     """Return one value as float32; None if it does not consist of numbers."""
-    numbers = np.asarray(value)
-    if numbers.dtype == np.uint8:
-        channels = numbers[None] if numbers.ndim == 2 else np.moveaxis(numbers, -1, 0)
-        numbers = channels / np.float32(255)
-    if numbers.dtype.kind not in "iuf":
+    entries = np.asarray(value)
+    if entries.dtype == np.uint8:
+        channels = entries[None] if entries.ndim == 2 else np.moveaxis(entries, -1, 0)
+        entries = channels / np.float32(255)
+    if entries.dtype.kind not in "iuf":
         return None
-    return numbers.astype(np.float32)
+    return entries.astype(np.float32)
 
 
 def loaded(name: str) -> Any:

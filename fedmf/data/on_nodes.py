@@ -18,6 +18,7 @@ from fedmf.data.cells import places, read_user_list
 from fedmf.data.dataset import InMemoryDataset, TestOwner
 from fedmf.data.dataset_options import PublicInput
 from fedmf.data.partitions import Partition, partition_by_owner
+from fedmf.data.row_counts import check_public_tests, counted
 from fedmf.data.schema import Category, Schema
 from fedmf.data.table import Table
 from fedmf.values import Field
@@ -96,6 +97,9 @@ class OnNodes(Table):
                 raise ValueError(
                     f"test_path must hold a readable row; got none in {self.test_path}."
                 )
+            everything = np.ones(len(rows.labels), dtype=bool)
+            left_out = counted(rows.faults, everything)
+            check_public_tests(len(rows.labels), int(rows.readable.sum()), left_out, self.test_path)
             readable = np.flatnonzero(rows.readable)
             test_x = rows.features[readable]
             test_y = rows.labels[readable]

@@ -43,7 +43,7 @@ _GUESSES: Final = {
         "(.*[ _-])?(label|class|category|type|kind|sex|gender|city|country|state|group)"
     ),
     "text": re.compile("(.*[ _-])?(comment|note|text|description|remark|title|name)s?"),
-    "ignore": re.compile("|unnamed: 0|(.*[ _-])?id|index|row|device"),
+    "ignore": re.compile(r"|unnamed: [0-9]+|__index_level_[0-9]+__|(.*[ _-])?id|index|row|device"),
 }
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 

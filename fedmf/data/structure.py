@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias
 
 import torch
@@ -74,6 +74,7 @@ class TensorStructure:
         dtype: any real type.
         bound: entries are integers 0, …, bound − 1; None for real numbers of a floating dtype.
         padded: whether integers may also be −100, for labels that are ignored.
+        least: made-up integers are ``least``, …, bound − 1; for example lengths of at least 1.
 
     Raises:
         ValueError: an empty shape, a complex dtype, or no positive bound for integers.
@@ -86,6 +87,7 @@ class TensorStructure:
     dtype: torch.dtype = torch.float32
     bound: int | None = None
     padded: bool = False
+    least: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if min(self.shape, default=1) < 1:
@@ -109,17 +111,30 @@ class TensorStructure:
     def of(cls, values: Tensor, bound: int | None = None) -> Self:
         """Return the structure of one of ``values``, shape (examples, …).
 
-        Integers without a bound are bounded by the largest of them.
+        Integers without a bound are bounded by the largest of them. Made-up integers are not
+        smaller than all of them.
         """
-        if bound is None and not values.dtype.is_floating_point:
-            bound = 1
-            if values.numel():
-                bound = max(1, int(values.max()) + 1)
-        return cls(tuple(values.shape[1:]), values.dtype, bound)
+        least = 0
+        if not values.dtype.is_floating_point:
+            valid = values[values >= 0]
+            if valid.numel():
+                least = int(valid.min())
+            if bound is None:
+                bound = 1
+                if valid.numel():
+                    bound = int(valid.max()) + 1
+        return cls(tuple(values.shape[1:]), values.dtype, bound, least=least)
 
     def of_tokens(self, vocabulary: int) -> TensorStructure:
         """Return this structure with tokens 0, …, vocabulary − 1."""
         return replace(self, bound=vocabulary)
+
+    @property
+    def integers(self) -> range:
+        """The integers of made-up examples; none for real numbers."""
+        if self.bound is None:
+            return range(0)
+        return range(min(self.least, self.bound - 1), self.bound)
 
     def _entry_outside(self, values: Tensor) -> float | None:
         """Return an entry that is not finite or outside the bound; None if there is none.
@@ -178,12 +193,13 @@ class TensorStructure:
     def sample(self, generator: torch.Generator, shape: Sequence[int]) -> Tensor:
         """Return random values, shape (*shape, *self.shape).
 
-        They are standard normal, or uniform below the bound.
+        They are standard normal, or uniform among `integers`.
         """
         size = (*shape, *self.shape)
         if self.bound is None:
             return torch.randn(size, generator=generator).to(self.dtype)
-        return torch.randint(self.bound, size, generator=generator).to(self.dtype)
+        first = self.integers.start
+        return torch.randint(first, self.bound, size, generator=generator).to(self.dtype)
 
 
 class NamedStructures(dict[str, TensorStructure]):

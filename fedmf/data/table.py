@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -24,18 +24,23 @@ from numpy.typing import NDArray
 from fedmf.data.cells import (
     ids,
     is_list,
+    is_missing,
     lists_of_numbers,
     matrix_of,
     places,
     read_user_list,
+    require_exact,
+    require_numbers,
     texts,
+    types,
 )
 from fedmf.data.dataset import Dataset, InMemoryDataset, NumberedUsers, TestOwner, readable
 from fedmf.data.dataset_options import PublicInput, SpreadOptions, in_words
 from fedmf.data.partitions import Partition, hold_out, hold_out_of_each_user, partition_by_owner
-from fedmf.data.schema import Category, Encoded, Schema, User
+from fedmf.data.row_counts import RowCounts, check_public_tests, counted
+from fedmf.data.schema import Category, Encoded, Number, Schema, User
 from fedmf.data.schema_file import read_schema
-from fedmf.data.table_reader import JsonLinesTable, open_table, table_files
+from fedmf.data.table_reader import JsonLinesTable, RowBatch, open_table, table_files
 from fedmf.data.tokens import Vocabulary, evenly, next_tokens, padded, public_vocabulary
 from fedmf.values import Field
 
@@ -66,12 +71,16 @@ class Rows:
             or (rows, L).
         users: ids as an Arrow array; None without a column of users.
         readable: mask of the rows with a label and features that can be read.
+        faults: masks of the other rows by reason.
+        columns: types of the columns, by name.
     """
 
     features: Any
     labels: torch.Tensor
     users: Any
     readable: NDArray[np.bool_]
+    faults: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -410,8 +419,8 @@ class Table(SpreadOptions):
 
     # Reading.
 
-    def batches(self, optional: Sequence[str] = ()) -> Iterator[Mapping[str, Any]]:
-        """Yield the columns of all files by name, some rows at a time.
+    def batches(self, optional: Sequence[str] = ()) -> Iterator[RowBatch]:
+        """Yield the rows of all files, some at a time.
 
         Args:
             optional: columns that are not read, and may be absent though a schema declares them.
@@ -429,11 +438,10 @@ class Table(SpreadOptions):
                 if self.declared and not isinstance(table, JsonLinesTable):
                     self.declared.check_header(table.names, str(file), optional)
                 table.select(names, lists)
-                for batch in table.batches():
-                    yield batch.columns
+                yield from table.batches()
 
-    def read(self, batches: Iterable[Mapping[str, Any]]) -> Rows:
-        """Return the rows of batches of columns.
+    def read(self, batches: Iterable[RowBatch]) -> Rows:
+        """Return the rows of batches.
 
         Raises:
             ValueError: there are no rows, or a column has a type that holds no numbers or no
@@ -444,14 +452,22 @@ class Table(SpreadOptions):
         features: list[Any] = []
         labels: list[NDArray[Any]] = []
         users: list[Any] = []
+        parts: list[Mapping[str, NDArray[np.bool_]]] = []
+        columns: dict[str, str] = {}
         count = 0
-        for columns in batches:
-            features.append(self._features(columns))
-            rows = len(features[-1])
-            labels.append(self._labels(columns, rows))
-            if self.user_column in columns:
-                users.append(ids(columns[self.user_column], f"column {self.user_column!r}"))
-            count += rows
+        for batch in batches:
+            if not columns:
+                columns = self._types(batch.columns)
+                self._check_ids(batch.columns)
+            measured = self._features(batch.columns)
+            labels.append(self._labels(batch.columns, batch.rows))
+            parts.append(self._faults(batch, measured, labels[-1]))
+            if not self.text_column:
+                measured[~np.isfinite(measured).all(axis=1)] = np.nan
+            features.append(measured)
+            if self.user_column in batch.columns:
+                users.append(ids(batch.columns[self.user_column], f"column {self.user_column!r}"))
+            count += batch.rows
         if not count:
             raise ValueError(f"path must hold at least one row; got none in {self.path}.")
         y = torch.from_numpy(np.concatenate(labels))
@@ -461,12 +477,97 @@ class Table(SpreadOptions):
         else:
             x = torch.from_numpy(np.concatenate(features)).reshape(-1, *self.shape)
             good = readable(x, y, len(self.classes))
-        return Rows(x, y, arrow.chunked_array(users) if users else None, good)
+        faults = _joined(parts, [len(part) for part in labels])
+        for mask in faults.values():
+            good &= ~mask
+        return Rows(x, y, arrow.chunked_array(users) if users else None, good, faults, columns)
+
+    def _check_ids(self, columns: Mapping[str, Any]) -> None:
+        """Reject ids of a floating type that does not hold those on the user list.
+
+        Raises:
+            ValueError: an id of the list is too large for the type.
+        """
+        if self.user_list and self.user_column in columns:
+            column = columns[self.user_column]
+            if types.is_floating(column.type):
+                listed = read_user_list(Path(self.user_list).expanduser(), self.user_column)
+                require_exact(column, listed, f"column {self.user_column!r}")
+
+    def _types(self, columns: Mapping[str, Any]) -> dict[str, str]:
+        """Return the type of each column: as declared in the schema, else as it is stored."""
+        kinds: dict[str, str] = {}
+        for name, column in columns.items():
+            if self.declared is not None and name in self.declared.columns:
+                kinds[name] = self.declared.columns[name].kind
+            elif isinstance(column, np.ndarray):
+                kinds[name] = f"examples {in_words(self.shape)}"
+            else:
+                kinds[name] = str(column.type).replace("large_string", "text")
+        return kinds
+
+    def _faults(
+        self, batch: RowBatch, features: Any, labels: NDArray[Any]
+    ) -> Mapping[str, NDArray[np.bool_]]:
+        """Return masks of the rows of a batch that cannot be read, by reason.
+
+        Args:
+            batch: the rows.
+            features: numbers, shape (rows, d), NaN or infinite where a cell cannot be read; or
+                texts.
+            labels: numbers, or class numbers.
+        """
+        faults: dict[str, NDArray[np.bool_]] = {}
+        is_row = np.ones(batch.rows, dtype=bool)
+        for place, reason in batch.faults.items():
+            faults.setdefault(reason, np.zeros(batch.rows, dtype=bool))[place] = True
+            is_row[place] = False
+        bad: dict[str, NDArray[np.bool_]] = {}
+        if not self.text_column:
+            finite = np.isfinite(features)
+            owners = np.array(self._owners(features.shape[1]))
+            for name in self.features:
+                bad[name] = ~finite[:, owners == name].all(axis=1)
+        if self.classes:
+            bad[self.label_column[0]] = labels < 0
+        elif self.label_column:
+            finite = np.isfinite(labels).reshape(batch.rows, -1)
+            for name, column in zip(self.label_column, finite.T, strict=True):
+                bad[name] = ~column
+        for name, mask in bad.items():
+            mask &= is_row
+            if not mask.any():
+                continue
+            absent = np.zeros(batch.rows, dtype=bool)
+            if not isinstance(batch.columns[name], np.ndarray):
+                absent = is_missing(batch.columns[name])
+            for reason, rows in (("missing", absent), (self._fault_of(name), ~absent)):
+                if (mask & rows).any():
+                    faults[f"{name}: {reason}"] = mask & rows
+        return faults
+
+    def _owners(self, width: int) -> Sequence[str]:
+        """Return the column of each of so many entries of an example."""
+        if self.declared is not None:
+            return self.declared.encoding(self.features).owners
+        if len(self.features) == width:
+            return self.features
+        return width * self.features
+
+    def _fault_of(self, name: str) -> str:
+        """Return the fault of a cell that is there and cannot be read."""
+        if self.classes and name in self.label_column:
+            return "none of the classes"
+        if self.declared is not None and isinstance(self.declared.columns[name], Category):
+            return "none of its categories"
+        if self.input_shape and name in self.features and len(self.features) == 1:
+            return f"not {in_words(self.shape)} finite numbers"
+        return "not a finite number"
 
     def _features(self, columns: Mapping[str, Any]) -> Any:
         """Return features, shape (rows, d), float32, or texts.
 
-        All features of a row are NaN if one of its cells cannot be read.
+        Entries are NaN or infinite where a cell cannot be read.
         """
         first = columns[self.features[0]]
         if self.text_column:
@@ -477,9 +578,7 @@ class Table(SpreadOptions):
             values = lists_of_numbers(first, math.prod(self.shape))
         else:
             values = self._numbers(self.features, columns)
-        narrow = _narrow(values)
-        narrow[~np.isfinite(narrow).all(axis=1)] = np.nan
-        return narrow
+        return _narrow(values)
 
     def _labels(self, columns: Mapping[str, Any], rows: int) -> NDArray[Any]:
         """Return numbers, or class numbers with −1 for none of the classes."""
@@ -501,8 +600,12 @@ class Table(SpreadOptions):
         if self.declared is None:
             return matrix_of(columns, names)
         encoding = self.declared.encoding(names)
-        z, valid = encoding.encode(encoding.measure([columns[name] for name in names]))
-        return np.where(valid[:, None], z, np.nan)
+        for name, column in zip(names, encoding.columns, strict=True):
+            if isinstance(column, Number):
+                require_numbers(columns[name], f"column {name!r}")
+        measured = encoding.measure([columns[name] for name in names])
+        z, _ = encoding.encode(measured)
+        return np.where(np.isnan(measured), np.nan, z)
 
     # Dividing.
 
@@ -555,7 +658,13 @@ class Table(SpreadOptions):
             tests = rows
             chosen = np.flatnonzero(held & rows.readable)
         else:
-            chosen = self._test_rows(tests, people, rng)
+            public = self._public_tests(tests, people)
+            chosen = np.flatnonzero(public & tests.readable)
+            if chosen.size and self.test_owner != "training users":
+                left_out = counted(tests.faults, public)
+                place = f"split 'test' of {self.path}"
+                check_public_tests(int(public.sum()), chosen.size, left_out, place)
+            chosen = np.sort(rng.permutation(chosen)[:MOST_TESTS])
         x = rows.features
         y = rows.labels
         test_x = tests.features
@@ -589,16 +698,35 @@ class Table(SpreadOptions):
             classes=len(self.classes),
             test_owner=self.test_owner,
             vocabulary=vocabulary,
+            row_counts=RowCounts(
+                rows=len(rows.labels),
+                examples=owned.order.size,
+                users=len(user_ids),
+                users_without_examples=int((owned.sizes == 0).sum()),
+                test_rows=int(chosen.size),
+                columns=rows.columns,
+                left_out=self._left_out(rows, people),
+            ),
         )
 
-    def _test_rows(
-        self, tests: Rows, people: Sequence[str], rng: np.random.Generator
-    ) -> NDArray[np.int64]:
-        """Return which rows of a separate test part are used, at most `MOST_TESTS`."""
-        good = tests.readable
-        if self.test_owner == "held-out users":
-            good = good & (places(tests.users, people) < 0) & tests.users.is_valid().to_numpy()
-        return np.sort(rng.permutation(np.flatnonzero(good))[:MOST_TESTS])
+    def _left_out(self, rows: Rows, people: Sequence[str]) -> dict[str, int]:
+        """Return how many rows do not count, by reason."""
+        everybody = np.ones(len(rows.labels), dtype=bool)
+        reasons = counted(rows.faults, everybody)
+        if not people:
+            return reasons
+        named = rows.users.is_valid().to_numpy()
+        strangers = {
+            f"{self.user_column}: no user id": ~named,
+            f"{self.user_column}: not on the user list": named & (places(rows.users, people) < 0),
+        }
+        return reasons | counted(strangers, everybody)
+
+    def _public_tests(self, tests: Rows, people: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which rows of a separate test part may be used, whatever they hold."""
+        if self.test_owner != "held-out users":
+            return np.ones(len(tests.labels), dtype=bool)
+        return (places(tests.users, people) < 0) & tests.users.is_valid().to_numpy()
 
     def _sequences(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor, Partition]:
         """Return features and labels of sequences of tokens, and those of each text."""
@@ -660,6 +788,25 @@ class Table(SpreadOptions):
             labels = np.maximum(rows.labels.numpy()[trained], 0)
         parts = self.split(labels, rng)
         return Partition(trained[parts.order], parts.edges), NumberedUsers(self.users), held
+
+
+def _joined(
+    parts: Sequence[Mapping[str, NDArray[np.bool_]]], lengths: Sequence[int]
+) -> dict[str, NDArray[np.bool_]]:
+    """Return masks of the rows of all parts by reason, from those of each part.
+
+    Args:
+        parts: masks by reason; a reason that a part lacks holds for none of its rows.
+        lengths: number of rows of each part.
+    """
+    joined: dict[str, NDArray[np.bool_]] = {}
+    first = 0
+    for part, length in zip(parts, lengths, strict=True):
+        for reason, mask in part.items():
+            whole = joined.setdefault(reason, np.zeros(sum(lengths), dtype=bool))
+            whole[first : first + length] = mask
+        first += length
+    return joined
 
 
 def _narrow(values: NDArray[np.float64]) -> NDArray[np.float32]:

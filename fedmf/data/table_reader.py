@@ -19,9 +19,9 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, final
@@ -47,6 +47,13 @@ _MOST_NAMES: Final = 20
 _MOST_CHARACTERS: Final = 100
 #: A field of CSV: quoted, with inner quotes doubled, or without a quote at its beginning.
 _FIELD: Final = rb'(?:"(?:[^"]|"")*+"|[^",\r\n][^,\r\n]*+|)'
+#: A field of CSV that holds nothing or blanks.
+_EMPTY_FIELD: Final = rb'(?:"[ \t]*+"|[ \t]*+)'
+#: Reasons why a line is not a row.
+_MORE_FIELDS: Final = "more fields than the header"
+_FEWER_FIELDS: Final = "fewer fields than the header"
+_NO_CSV: Final = "quotes or line ends that are not CSV"
+_NO_JSON: Final = "not a JSON value of the kind of the first row"
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BROKEN: Final = (arrow.ArrowException, OSError, EOFError, zlib.error)
 
@@ -63,12 +70,14 @@ class RowBatch:
         rows: number of rows.
         columns: the selected columns as Arrow arrays by name; null where a cell is missing. CSV and
             JSON lines give their text, in lists if selected as such; Parquet gives its own types.
-        faults: places in this batch of rows that have no cells, because their lines are not rows.
+        faults: places in this batch of lines that are not rows, with the reason of each. Their
+            cells are missing, but for the first one of a line of CSV with too many fields, which
+            no surplus field can have shifted.
     """
 
     rows: int
     columns: Mapping[str, Any]
-    faults: Set[int] = frozenset()
+    faults: Mapping[int, str] = field(default_factory=dict)
 
 
 class TableReader(ABC):
@@ -170,7 +179,9 @@ class _LineReader(TableReader):
 class CsvTable(_LineReader):
     """Comma-separated values.
 
-    A first line that consists of numbers is a row, and the columns are called 1, 2, ….
+    A first line that consists of numbers is a row, and the columns are called 1, 2, …. Empty fields
+    of a row beyond the header are ignored, as are columns at the end of the header without a name,
+    with which rows may end or not.
 
     Args:
         lines: lines of UTF-8; bytes that are not count as U+FFFD.
@@ -199,44 +210,70 @@ class CsvTable(_LineReader):
                     f" {separator.group()!r}: {names[0]!r:.100}."
                 )
         self.headed = not all(is_number(name) for name in names)
+        unnamed = 0
         if self.headed:
             lines.take(1)
-            self.names = names
+            unnamed = _empty_at_end(names)
+            self.names = names[: len(names) - unnamed]
         else:
             self.names = tuple(str(place) for place in range(1, len(names) + 1))
-        self._row = re.compile(_FIELD + rb"(?:,%b){%d}" % (_FIELD, len(names) - 1))
+        more = len(self.names) - 1
+        fields = rb"(%b(?:,%b){%d})" % (_FIELD, _FIELD, more)
+        surplus = rb"(?:,%b){0,%d}+(?:,%b)*+" % (_FIELD, unnamed, _EMPTY_FIELD)
+        self._row = re.compile(fields + surplus)
+        self._csv = re.compile(rb"(%b)((?:,%b)*+)" % (_FIELD, _FIELD))
+        self._too_many = re.compile(fields + rb",(?s:.*)")
+        self._missing = b"," * more
         if joined:
             lines.join_quoted(self._matches)
 
     def _batch(self, lines: list[bytes]) -> RowBatch:
         rows: list[bytes] = []
-        faults: set[int] = set()
-        places: list[int | None] = []  # of each line among the rows
+        faults: dict[int, str] = {}
         for i, line in enumerate(lines):
-            if self._is_row(line):
-                places.append(len(rows))
-                rows.append(line)
-            else:
-                places.append(None)
-                faults.add(i)
+            row = self._row_of(line)
+            if row is None:
+                faults[i], first = self._fault(line)
+                row = (first or b'""') + self._missing
+            rows.append(row)
         if not self.selected:
             return RowBatch(len(lines), {}, faults)
         wanted = [str(self.names.index(name)) for name in self.selected]
         table = _cells(rows, len(self.names), wanted)
-        if faults:  # a row without cells in the place of each
-            table = table.take(arrow.array(places, arrow.int64()))
         columns: dict[str, Any] = {}
         for name, column in zip(self.selected, table.columns, strict=True):
             columns[name] = column.combine_chunks()
         return RowBatch(len(lines), columns, faults)
 
-    def _is_row(self, line: bytes) -> bool:
-        if b'"' in line or b"\r" in line:
-            return self._matches(line)
-        return line.count(b",") + 1 == len(self.names)
+    def _row_of(self, line: bytes) -> bytes | None:
+        """Return the fields of a row without those beyond the header; None if it is not a row."""
+        plain = b'"' not in line and b"\r" not in line
+        if plain and line.count(b",") == len(self._missing):
+            return line
+        row = self._row.fullmatch(line)
+        if row is None:
+            return None
+        return row[1]
+
+    def _fault(self, line: bytes) -> tuple[str, bytes]:
+        """Return why a line is not a row, and its first field if it has too many."""
+        fields = self._csv.fullmatch(line)
+        if fields is None:
+            return _NO_CSV, b""
+        if self._too_many.fullmatch(line) is None:
+            return _FEWER_FIELDS, b""
+        return _MORE_FIELDS, fields[1]
 
     def _matches(self, line: bytes) -> bool:
         return self._row.fullmatch(line) is not None
+
+
+def _empty_at_end(names: Sequence[str]) -> int:
+    """Return how many of the last names are empty; the first one stays a name."""
+    named = len(names)
+    while named > 1 and not names[named - 1]:
+        named -= 1
+    return len(names) - named
 
 
 def _cells(lines: list[bytes], fields: int, wanted: list[str]) -> Any:
@@ -296,14 +333,14 @@ class JsonLinesTable(_LineReader):
 
     def _batch(self, lines: list[bytes]) -> RowBatch:
         rows: list[Mapping[str, Any]] = []
-        faults: set[int] = set()
+        faults: dict[int, str] = {}
         for i, line in enumerate(lines):
             row = _json(line.decode(errors="replace"))
             if isinstance(row, self._form):
                 rows.append(self._object(row))
             else:
                 rows.append({})
-                faults.add(i)
+                faults[i] = _NO_JSON
         columns: dict[str, Any] = {}
         for name in self.selected:
             columns[name] = self._column(name, [row.get(name) for row in rows])
@@ -324,11 +361,20 @@ class JsonLinesTable(_LineReader):
 
 
 def _json(line: str) -> object:
-    """Return the value of a line of JSON, numbers as they are written; None if it is invalid."""
+    """Return the value of a line of JSON, numbers as they are written; None if it is invalid.
+
+    A NaN without quotes, as Python writes what is missing, is null.
+    """
     try:
-        return json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
+        return json.loads(line, parse_float=str, parse_int=str, parse_constant=_constant)
     except (ValueError, RecursionError):
         return None
+
+
+def _constant(name: str) -> str | None:
+    if name == "NaN":
+        return None
+    return name
 
 
 def _text(cell: object) -> str | None:

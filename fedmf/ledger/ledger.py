@@ -49,7 +49,7 @@ _FORMAT: Final = 2
 #: Key of a step that is no user's.
 NO_USER: Final = (1 << 32) - 1
 #: A state of more bytes has a file of its own.
-_INLINE: Final = 1 << 16
+INLINE: Final = 1 << 16
 
 _SCHEMA: Final = """
 CREATE TABLE header(id INTEGER PRIMARY KEY CHECK (id = 0), json TEXT NOT NULL, chain BLOB NOT NULL,
@@ -741,7 +741,7 @@ class Ledger:
         if before is not None:
             place = 1 - before[0]
         inline = state
-        if len(state) > _INLINE:
+        if len(state) > INLINE:
             overwrite_durably(self._state_file(place), state)
             inline = None
         digest = hashlib.sha256(state).digest()

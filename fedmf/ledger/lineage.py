@@ -1,4 +1,4 @@
-"""What tells copies of one run or stream apart: the commits of a ledger and their openings."""
+"""The commits of a ledger and their openings, which tell copies of a run or stream apart."""
 
 from __future__ import annotations
 

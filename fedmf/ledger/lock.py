@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fedmf.errors import LedgerError, PlatformError
+from fedmf.ledger.signals import held_back
 from fedmf.noise.key import NoiseKey
 
 try:
@@ -118,6 +119,8 @@ class ReleaseGuard:
     def releasing(self, what: str) -> Iterator[None]:
         """Release something, or write to the record; after any error the right is lost.
 
+        SIGINT and SIGTERM wait until it has ended.
+
         Args:
             what: the release in a message. Of a release that is part of another, the message is
                 about the part.
@@ -126,22 +129,23 @@ class ReleaseGuard:
             LedgerError: the right was lost before, or is lost by an error of that kind.
             BaseException: any other error, by which the right is lost too.
         """
-        self.require()
-        try:
-            yield
-        except BaseException as error:
-            if self.failed is not None:
+        with held_back():
+            self.require()
+            try:
+                yield
+            except BaseException as error:
+                if self.failed is not None:
+                    raise
+                reason = type(error).__name__
+                if isinstance(error, LedgerError | OSError):
+                    reason = str(error).rstrip(".")
+                self.failed = (
+                    f"{what} failed ({reason}); this process releases nothing more. "
+                    f"Resume: {what} counts if it is whole on the disk."
+                )
+                if isinstance(error, LedgerError):
+                    raise type(error)(self.failed) from error
                 raise
-            reason = type(error).__name__
-            if isinstance(error, LedgerError | OSError):
-                reason = str(error).rstrip(".")
-            self.failed = (
-                f"{what} failed ({reason}); this process releases nothing more. "
-                f"Resume: {what} counts if it is whole on the disk."
-            )
-            if isinstance(error, LedgerError):
-                raise type(error)(self.failed) from error
-            raise
 
 
 class HighWaterMark:

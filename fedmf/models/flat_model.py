@@ -41,6 +41,7 @@ class FlatModel:
     module: nn.Module
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "module", _trainable(self.module))
         for name, parameter in self.module.named_parameters():
             if is_lazy(parameter):
                 raise ValueError(
@@ -122,8 +123,26 @@ class FlatModel:
 
     @property
     def arrays(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Name and shape of each trained parameter in the order of the flat vector."""
-        return tuple((name, tuple(p.shape)) for name, p in self.trained.items())
+        """Name and shape of each trained parameter in the order of the flat vector.
+
+        Names are those of the user's own module, also within a wrapper such as `LogitsOf`.
+        """
+        return tuple((self._own_name(name), tuple(p.shape)) for name, p in self.trained.items())
+
+    @property
+    def tied(self) -> dict[str, str]:
+        """Further names of trained parameters in the module's state, each with the first name."""
+        first = self._names_by_identity
+        state = self.module.state_dict()
+        tied: dict[str, str] = {}
+        for name, p in self.module.named_parameters(remove_duplicate=False):
+            if name in state and first.get(id(p), name) != name:
+                tied[self._own_name(name)] = self._own_name(first[id(p)])
+        return tied
+
+    def _own_name(self, name: str) -> str:
+        """The name that the user's own module has for a parameter of a wrapper."""
+        return name.removeprefix(getattr(self.module, "WRAPPED", ""))
 
     def initial(self) -> Tensor:
         """Return the template's trained parameters as a flat vector on the CPU, shape (d,)."""
@@ -214,3 +233,18 @@ class FlatModel:
             values = tensor.detach().cpu().contiguous().reshape(-1)
             digest.update(values.view(torch.uint8).numpy().data)
         return digest.hexdigest()
+
+
+def _trainable(module: nn.Module) -> nn.Module:
+    """The module; a copy if it was made in inference mode, in which no tensor can be trained."""
+    tensors = (*module.parameters(), *module.buffers())
+    if not any(tensor.is_inference() for tensor in tensors):
+        return module
+    with torch.inference_mode(False):
+        copies: dict[int, Any] = {}
+        for parameter in module.parameters():
+            values = parameter.detach().clone()
+            copies[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
+        for buffer in module.buffers():
+            copies[id(buffer)] = buffer.clone()
+        return copy.deepcopy(module, copies)

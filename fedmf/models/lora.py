@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,11 @@ class LogitsOf(nn.Module):
 
     Args:
         inner: takes tokens as ``input_ids``, or several tensors by the names of its arguments. Its
-            cache of keys and values is switched off.
+            cache of keys and values is switched off. Released models have its names.
     """
+
+    #: Before the names of the inner module's parameters.
+    WRAPPED: Final = "inner."
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -34,6 +37,14 @@ class LogitsOf(nn.Module):
     def forward(self, input_ids: Tensor, **named: Tensor) -> Tensor:
         """Return the logits of the inner model."""
         return self.inner(input_ids=input_ids, **named).logits
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a state with the names of this module, or with those of the inner one."""
+        if self.state_dict().keys() & state_dict.keys():
+            return super().load_state_dict(state_dict, strict, assign)
+        return self.inner.load_state_dict(state_dict, strict, assign)
 
 
 def with_lora(

@@ -6,6 +6,7 @@ of a run passes sums and users to it; only afterwards does anything else see the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,12 +16,13 @@ from torch import Tensor
 
 from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
 from fedmf.errors import LedgerError
-from fedmf.ledger.ledger import Ledger
+from fedmf.ledger.ledger import INLINE, Ledger
 from fedmf.ledger.packed import pack, unpack
 from fedmf.ledger.released_integers import ReleasedIntegers, records_of
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 from fedmf.noise.units import FINEST
+from fedmf.release.checkpoints import CheckpointInterval
 from fedmf.release.noisy_sum import NoisyParts, NoisySecondMoment, NoisyStatistic, NoisySum
 from fedmf.release.plan import Plan
 from fedmf.release.round_release import RoundRelease, ServerOptimizer
@@ -80,7 +82,8 @@ class PrivateServer:
         initial: θ_0, shape (d,), float32.
         optimizer: the update rule; it sees the noisy mean and the variance of its noise.
         device: of sum, noise and model.
-        checkpoint_every: rounds between recorded states; 1 if released integers are written.
+        checkpoint_every: rounds between recorded states; 1 if released integers are written; 0 to
+            choose them by `CheckpointInterval`.
         released_integers: file of released integers, written after every commit; None for none.
 
     Raises:
@@ -126,7 +129,7 @@ class PrivateServer:
         self.lost = range(0)
         self.program_state: Callable[[], Mapping[str, Any]] = dict
         self._optimizer = optimizer
-        self._checkpoint_every = checkpoint_every
+        self._interval = CheckpointInterval(checkpoint_every, INLINE)
         self._released_integers = released_integers
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         bits = plan.bits_of(0)
@@ -169,7 +172,7 @@ class PrivateServer:
             self.lost = range(self._state.t, released)
             self._state = replace(self._state, t=released)
             self._set_clip_norm()
-        elif self._checkpoint_every > 1:  # the first rounds are committed without a state
+        elif self._interval.fixed != 1:  # the first rounds may be committed without a state
             self.ledger.keep_state(self._packed(self._state))
         if self._released_integers is not None:
             self._released_integers.restore(released, last)
@@ -333,13 +336,16 @@ class PrivateServer:
 
     def _commit(self, after: ServerState, users: Sequence[str], integers: Sequence[Tensor]) -> None:
         """Make the round final, with a checkpoint if one is due; then write its integers."""
-        due = after.t == self.horizon or after.t % self._checkpoint_every == 0
-        if due:
-            self.ledger.commit_round(self.t, users, self._packed(after, integers))
-            self._durable_until = after.t
-        else:
-            self.ledger.commit_round(self.t, users)
+        began = time.perf_counter()
+        packed = None
+        since = after.t - self._durable_until
+        if after.t == self.horizon or self._interval.due(after.t, since):
+            packed = self._packed(after, integers)
+        self.ledger.commit_round(self.t, users, packed)
+        self._interval.note(time.perf_counter() - began, len(packed or b""))
         self._state = after
+        if packed is not None:
+            self._durable_until = after.t
         self._set_clip_norm()
         if self._released_integers is not None:
             self._released_integers.append(records_of(integers))

@@ -206,7 +206,7 @@ class PrivateAggregator:
             "cohorts": cohorts,
             "mechanism": mechanism,
             "server": server_optimizer,
-            "execution": Execution(messages="one-user"),
+            "execution": Execution(messages="one-user", checkpoint_every=1),
             "clipping": clipping or FixedClipping(),
             "extra_releases": tuple(extra_releases),
         }

@@ -111,6 +111,8 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     if noise.warning is not None:
         yield "warning", noise.warning
     yield "model", f"{model.dimension:,} parameters"
+    if task.dataset.row_counts is not None:  # a dry run is the operator's
+        yield from task.dataset.row_counts.lines()
     size = 8 * stored * model.dimension / 2**20
     yield "memory of noise", f"{size:,.1f} MiB: {stored} stored vectors"
     preflight(task, run.client)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from fedmf.cohorts import COHORTS, Cohorts
@@ -62,6 +63,7 @@ class RunHeader:
         public_inputs: facts about the data that are taken as public: dicts of the strings name,
             value, source.
         software: name and version of the software that started the run.
+        tied: further names of tensors of the model, each with the name in ``arrays``.
 
     >>> RunHeader.from_dict({"format": 1, "users": 10})
     Traceback (most recent call last):
@@ -78,6 +80,7 @@ class RunHeader:
     users_test: bool = False
     public_inputs: Sequence[Mapping[str, str]] = ()
     software: str = SOFTWARE
+    tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -88,6 +91,7 @@ class RunHeader:
         arrays: tuple[tuple[str, tuple[int, ...]], ...],
         test_owner: str = "nobody",
         constants: Sequence[PublicInput] = (),
+        tied: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
         """The header of a new run.
 
@@ -98,6 +102,7 @@ class RunHeader:
             arrays: name and shape of each tensor of the model, in the order of its flat vector.
             test_owner: the owner of the examples of the central test part, as `Dataset.test_owner`.
             constants: constants of the task that are public (`Task.constant_inputs`).
+            tied: further names of these tensors.
         """
         inputs = list[Mapping[str, str]]()
         for each in (*run.task_source.public_inputs(), *constants):
@@ -115,6 +120,7 @@ class RunHeader:
             clipped_by="workers" if run.execution.messages == "aggregate" else "server",
             users_test=test_owner == "training users",
             public_inputs=inputs,
+            tied=dict(tied),
         )
 
     @property

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,8 @@ from torch import Tensor
 
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.errors import ConfigError
-from fedmf.runs.model_layout import named_parts
+from fedmf.ledger.signals import stopping
+from fedmf.runs.model_layout import named_copies
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import UserFailure
 
@@ -64,13 +65,15 @@ class RoundRecord:
         rounds: the number of released rounds, from 1.
         horizon: n.
         metrics: the row of the metrics table with ε so far, and the result of ``evaluate_fn`` of a
-            Flower app; empty if the model was not evaluated. Metrics of users' own examples
-            without noise are left out, unless the run has no privacy.
+            Flower app; empty if the model was not evaluated. Metrics of training users' own
+            examples without noise are left out, unless the run has no privacy. Those of held-out
+            users have no noise either: do not publish them.
         released: the model, flat.
         arrays: name and shape of each trained tensor, in the order of the flat model.
-        report: for the operator, the only field that depends on users directly; None if an earlier
-            process released the round. A run that stops because of it reveals something about
-            users by its number of rounds.
+        report: for the operator, the only field that depends on training users directly; None if
+            an earlier process released the round. A run that stops because of it reveals something
+            about users by its number of rounds.
+        tied: further names of trained tensors, each with the name in ``arrays``.
     """
 
     rounds: int
@@ -79,6 +82,7 @@ class RoundRecord:
     released: Tensor
     arrays: Sequence[tuple[str, tuple[int, ...]]]
     report: RoundReport | None = None
+    tied: Mapping[str, str] = field(default_factory=dict)
 
     def parameters(self) -> Tensor:
         """A copy of the released model, shape (d,)."""
@@ -87,7 +91,7 @@ class RoundRecord:
     def model(self) -> dict[str, Tensor]:
         """A copy of the model as float32 tensors by parameter name, like that of `load_model`."""
         flat = self.released.detach().to("cpu", torch.float32)
-        return {name: part.clone() for name, part in named_parts(flat, self.arrays).items()}
+        return named_copies(flat, self.arrays, self.tied)
 
 
 #: Called after each committed round; the run ends there if it returns True. A tracker is one line
@@ -317,6 +321,7 @@ class TrainingLoop:
             released=self._server.parameters,
             arrays=self.session.directory.header.arrays,
             report=report,
+            tied=self.session.directory.header.tied,
         )
         return self.on_round(record) is True  # a value that happens to be true stops no run
 
@@ -328,6 +333,7 @@ class TrainingLoop:
                 metrics[name] = value
         return metrics
 
+    @torch.inference_mode(False)
     def run(self, last: int | None = None) -> bool:
         """Continue from the last committed round to ``last`` rounds, and write the reports.
 
@@ -348,6 +354,10 @@ class TrainingLoop:
             LedgerError: a release failed, now or before. Open the run again.
             Exception: raised by a callback; the round is committed, and the run can be continued.
         """
+        with stopping():
+            return self._run(last)
+
+    def _run(self, last: int | None) -> bool:
         server = self._server
         server.ledger.guard.require()
         if last is None:
@@ -366,10 +376,10 @@ class TrainingLoop:
                     break
                 stopped = self.release(round_index, self._replies(round_index))
         except BaseException:
-            with contextlib.suppress(Exception):  # the original exception should be seen
-                self._finish_round()
-            with contextlib.suppress(Exception):
-                self.session.write_reports()
+            for cleanup in (server.keep_state, self._finish_round, self.session.write_reports):
+                with contextlib.suppress(Exception):  # the original exception should be seen
+                    cleanup()
             raise
+        server.keep_state()
         self.session.write_reports()
         return stopped

@@ -208,6 +208,18 @@ class ModelLayout:
         return layout
 
 
+def named_copies(
+    flat: Tensor, arrays: Sequence[tuple[str, tuple[int, ...]]], tied: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Copies of the arrays of a flat vector by name; a tied one is one tensor of several names."""
+    tensors: dict[str, Tensor] = {}
+    for name, part in named_parts(flat, arrays).items():
+        tensors[name] = part.clone()
+    for name, first in tied.items():
+        tensors[name] = tensors[first]
+    return tensors
+
+
 def named_parts(flat: Tensor, arrays: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Tensor]:
     """The arrays of a flat vector by name, views of it."""
     sizes = [math.prod(shape) for _, shape in arrays]

@@ -17,7 +17,7 @@ from fedmf.ledger.durable_files import new_file
 from fedmf.ledger.packed import unpack
 from fedmf.models import FlatModel
 from fedmf.runs.directory import WHOLE_MODEL, opened_record
-from fedmf.runs.model_layout import ModelLayout, named_parts
+from fedmf.runs.model_layout import ModelLayout, named_copies
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +54,7 @@ class ReleasedModel:
             for name, array in layout.arrays(flat).items():
                 tensors[name] = torch.from_numpy(array)
         else:
-            for name, part in named_parts(flat, header.arrays).items():
-                tensors[name] = part.clone()
+            tensors = named_copies(flat, header.arrays, header.tied)
         return cls(tensors, int(state["noise"]["t"]), header.software)
 
 
@@ -69,13 +68,16 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
     The statement of the run covers it.
 
     Args:
-        path: the directory of a finished, running or stopped run; its data and task are not needed.
+        path: the directory of a finished, stopped or running run; its data and task are not needed.
+            Of a running or killed one, the model at the last checkpoint.
 
     Returns:
-        Tensors on the CPU by the names of the module's trained parameters, float32; frozen ones are
-        public and stay with the module (``strict=False``, or `FlatModel.state`). For a Flower app
-        that `CorrelatedNoise` trained: all its initial arrays, including frozen ones and integers,
-        each of its own type. A parameter that a module uses under several names is there once.
+        Tensors on the CPU by the names that the trained parameters have in the user's own module,
+        float32: without `LogitsOf`, and with LoRA as `with_lora` returns it. If all parameters are
+        trained, ``load_state_dict`` takes them as they are. Frozen ones are public and stay with
+        the module (``strict=False``, or `FlatModel.state`). For a Flower app that
+        `CorrelatedNoise` trained: all its initial arrays, including frozen ones and integers, each
+        of its own type. A tied parameter is there under all of its names.
 
     Raises:
         ConfigError: it is not a run directory, or no round was released yet.

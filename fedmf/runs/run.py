@@ -89,9 +89,11 @@ class Execution(Value):
     checkpoint_every: Annotated[
         int,
         Field(
-            "rounds between checkpoints; an interruption loses the work since the last one", ge=1
+            "rounds between checkpoints, the work that kill -9 may lose; 0: as few as take at most"
+            " 2 % of the time, at most 100",
+            ge=0,
         ),
-    ] = 1
+    ] = 0
     keep_releases: Annotated[
         bool,
         Field(

@@ -19,7 +19,10 @@ from fedmf.accounting.rounding import at_least
 from fedmf.cohorts import CohortSchedule
 from fedmf.data.cells import require_canonical
 from fedmf.data.dataset import NumberedUsers
+from fedmf.data.row_counts import OPERATOR
 from fedmf.errors import ConfigError
+from fedmf.ledger.durable_files import write_durably
+from fedmf.ledger.signals import held_back
 from fedmf.noise.key import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
@@ -93,6 +96,8 @@ class Session:
         directory.restore_configuration(run)
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
+        if run.execution.keep_releases:
+            every = 1
         ledger = directory.ledger
         key = directory.key
         integers = released_integers(directory, initial)
@@ -119,6 +124,7 @@ class Session:
         return self._task
 
     @classmethod
+    @torch.inference_mode(False)
     def start(cls, path: Path, run: Run, device: str = "cpu") -> Self:
         """Plan a run, create its directory and draw its noise key.
 
@@ -149,10 +155,14 @@ class Session:
             arrays=task.model.arrays,
             test_owner=task.dataset.test_owner,
             constants=task.constant_inputs(),
+            tied=task.model.tied,
         )
+        if task.dataset.row_counts is not None:
+            write_durably(directory.path / OPERATOR, task.dataset.row_counts.to_json().encode())
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
+    @torch.inference_mode(False)
     def resume(cls, path: Path, run: Run | None = None, device: str = "cpu") -> Self:
         """Open a stopped run where its ledger ends.
 
@@ -202,9 +212,10 @@ class Session:
 
     def close(self) -> None:
         """Store the state after the last round, and let another process continue the run."""
-        with contextlib.suppress(Exception):  # the exception that ended the run should be seen
-            self.server.keep_state()
-        self.directory.close()
+        with held_back():
+            with contextlib.suppress(Exception):  # the exception that ended the run should be seen
+                self.server.keep_state()
+            self.directory.close()
 
     @property
     def standing(self) -> str:

@@ -220,7 +220,7 @@ def simulate(
         try:
             with view or nullcontext():
                 stopped = run_in_process(session, both(view, on_round))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             print(
                 f"Stopped: round {session.server.t} of {session.server.horizon} is the last that"
                 f" was released. {path} is kept; the same call continues it.",

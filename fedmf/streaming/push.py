@@ -19,7 +19,7 @@ from typing import Any, Final, Self, final
 import numpy as np
 
 from fedmf.data import Schema, canonical_id
-from fedmf.data.cells import ids, types
+from fedmf.data.cells import ids, require_mostly_exact, types
 from fedmf.data.table_reader import RowBatch, shown_names
 from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.statements.statement import PrivacyStatement
@@ -437,6 +437,7 @@ class _RowFormat:
         row_users = users
         row_keys = keys
         if isinstance(users, str):
+            require_mostly_exact(table.column(users), f"column {users!r}")
             row_users = ids(table.column(users), f"column {users!r}").to_pylist()
         if not isinstance(users, str) or self._settings.schema is None:
             row_users = _required_users(row_users)

@@ -88,6 +88,7 @@ class Position:
         nameless: rows with a user column and no user id in it, which took a step as invalid rows.
         unreadable: in how many other zeroed rows the cell of each column is missing or cannot be
             read.
+        malformed: how many lines that are not rows took a step, by reason.
     """
 
     step: int = 0
@@ -104,6 +105,7 @@ class Position:
     within_b: int = 0
     nameless: int = 0
     unreadable: Mapping[str, int] = field(default_factory=dict)
+    malformed: Mapping[str, int] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
         """Counts that only the operator may see."""
@@ -118,7 +120,9 @@ class Position:
         for name, count in self.unreadable.items():
             if count:
                 counts[f"unreadable {name}"] = count
-        return counts
+        if self.nameless:
+            counts["without a user id"] = self.nameless
+        return {**counts, **self.malformed}
 
 
 class StreamState:

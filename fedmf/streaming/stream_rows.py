@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.data.cells import cells_of, ids, is_list, list_lengths, lists_of_numbers, numbers
+from fedmf.data.cells import (
+    cells_of,
+    ids,
+    is_list,
+    list_lengths,
+    lists_of_numbers,
+    numbers,
+    require_numbers,
+)
+from fedmf.data.schema import Number
 from fedmf.data.table_reader import (
     InputError,
     JsonLinesTable,
@@ -79,6 +88,7 @@ class RowBlock:
         labels: the labels of each row, "" where one cannot be read; empty without label columns.
         nameless: indices of the rows with an empty cell of the user; not of rows without cells, as
             whether a line is a row is private.
+        malformed: why some lines are not rows, by index: for the operator's counts.
     """
 
     values: NDArray[np.float64]
@@ -86,6 +96,7 @@ class RowBlock:
     measured: Array
     labels: Sequence[tuple[str, ...]] = ()
     nameless: frozenset[int] = frozenset()
+    malformed: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -100,7 +111,8 @@ class RowBlock:
         users = None
         if self.users is not None:
             users = [self.users[i] for i in indices]
-        return RowBlock(self.values[indices], users, self.measured[indices])
+        nameless = frozenset(place for place, i in enumerate(indices) if i in self.nameless)
+        return RowBlock(self.values[indices], users, self.measured[indices], nameless=nameless)
 
 
 def declared_cells(settings: Settings) -> tuple[str, ...]:
@@ -395,10 +407,14 @@ def batch_block(
             nameless.add(i)
     faults = nameless.union(batch.faults)
     if settings.encoding is not None:
+        for name, column in zip(settings.encoding.names, settings.encoding.columns, strict=True):
+            if isinstance(column, Number):
+                require_numbers(columns[name], f"column {name!r}")
         cells = {}
         for name in declared_cells(settings):
             cells[name] = cells_of(columns[name], f"column {name!r}")
-        return replace(encoded(cells, users, faults, settings), nameless=frozenset(nameless))
+        block = encoded(cells, users, faults, settings)
+        return replace(block, nameless=frozenset(nameless), malformed=batch.faults)
     if layout.array is not None:
         column = columns[layout.array]
         values = lists_of_numbers(column, layout.dimension, f"column {layout.array!r}")
@@ -410,7 +426,8 @@ def batch_block(
         texts = cells_of(columns[name], f"column {name!r}")
         labels.append(map(label_of, texts))
     rows_of_labels = list(zip(*labels, strict=True))
-    return _unscaled(values, users, faults, rows_of_labels, frozenset(nameless))
+    block = _unscaled(values, users, faults, rows_of_labels, frozenset(nameless))
+    return replace(block, malformed=batch.faults)
 
 
 def array_layout(name: str, dimension: int, settings: Settings) -> Layout:

@@ -20,8 +20,14 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.clipping.clipped_rows import clip_factors
-from fedmf.data.cells import ids
-from fedmf.data.table_reader import InputError, TableReader, open_table
+from fedmf.data.cells import ids, require_mostly_exact
+from fedmf.data.table_reader import (
+    InputError,
+    JsonLinesTable,
+    ParquetTable,
+    TableReader,
+    open_table,
+)
 from fedmf.errors import LedgerError
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
@@ -310,7 +316,17 @@ class StreamRun:
             clipped=self.ahead.clipped + int(clipped.sum()),
             zeroed=self.ahead.zeroed + int(block.invalid[rows].sum()),
             unreadable=self._unreadable(block, rows),
+            malformed=self._malformed(block, rows),
         )
+
+    def _malformed(self, block: RowBlock, rows: list[int]) -> Mapping[str, int]:
+        """`Position.malformed` with some admitted rows of a block."""
+        counts = dict(self.ahead.malformed)
+        for i in rows:
+            reason = block.malformed.get(i)
+            if reason is not None:
+                counts[reason] = counts.get(reason, 0) + 1
+        return counts
 
     def _vectors(
         self, values: NDArray[np.float64]
@@ -333,9 +349,9 @@ class StreamRun:
         columns = self.plan.layout.columns
         if self.plan.settings.encoding is not None:
             columns = self.plan.settings.encoding.owners
-        named = rows
+        named = [i for i in rows if i not in block.malformed]
         if block.users is not None:
-            named = [i for i in rows if block.users[i] is not None]
+            named = [i for i in named if block.users[i] is not None]
         missing = np.isnan(block.measured[named]).sum(axis=0)
         counts = {}
         for name, count in zip(columns, missing.tolist(), strict=True):
@@ -482,6 +498,7 @@ def open_run(
                 )
             open_output(output_path, True, raw)
             reader = stack.enter_context(open_reader(source_path, settings, file_format))
+            _require_ids(source_path, settings, file_format)
             rounds = settings.rounds or _counted_rows(source_path, settings, file_format)
             created = _created(directory, settings, reader.layout, rounds, remembered)
             state = stack.enter_context(created)
@@ -583,6 +600,34 @@ def _reopened(directory: Path, settings: Settings) -> StreamState:
             " same settings, or another --state-dir for another stream."
         )
     return state
+
+
+def _require_ids(source: Path | None, settings: Settings, file_format: str | None) -> None:
+    """Reject a file without ids, or with ids of which most are floats too large to be told apart.
+
+    Ids alone decide. Each of these rows would take its step as a zero vector.
+
+    Raises:
+        InputError: JSON lines without an id, or a column of Parquet with inexact floats.
+    """
+    user = settings.user_column
+    if source is None or user is None:
+        return
+    place = f"column {user!r}"
+    with open_table(source, file_format) as table:
+        if not isinstance(table, ParquetTable | JsonLinesTable):
+            return  # the header of CSV has shown the column
+        table.select([user])
+        named = False
+        for batch in table.batches():
+            column = batch.columns[user]
+            named = named or column.null_count < batch.rows
+            try:
+                require_mostly_exact(column, place)
+            except ValueError as error:
+                raise InputError(str(error)) from None
+    if not named:
+        raise InputError(f"{place} must hold user ids; got none in any row of {source}.")
 
 
 def _counted_rows(source: Path | None, settings: Settings, file_format: str | None) -> int:

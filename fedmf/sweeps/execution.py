@@ -26,6 +26,8 @@ from fedmf.ledger.durable_files import write_durably
 from fedmf.ledger.lock import WriterLock
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.outputs import central, metric_columns
+from fedmf.runs.run import Run
+from fedmf.runs.session import Session
 from fedmf.runs.simulation import resume, run_in_process, start
 from fedmf.runs.tables.configuration import Scalar, run_of
 from fedmf.sweeps.results import MetricColumn, SweepResult
@@ -250,14 +252,21 @@ def _attempt(
     return digest, None
 
 
+def _session(run: Run, place: Path) -> Session:
+    """Start a run, or continue it unless it is a simulation that lost rounds at the last stop."""
+    if (place / LEDGER).is_file():
+        session = resume(run, place)
+        if not session.server.lost or run.privacy.noise_seed is None:
+            return session
+        session.close()
+        shutil.rmtree(place, ignore_errors=True)
+    return start(run, place)
+
+
 def _record_of(label: str, keys: Mapping[str, Scalar], place: Path, keep: bool) -> dict[str, Any]:
     """Run to the horizon; return keys, metrics by round, columns and the privacy statement."""
     run = run_of(keys)
-    if run.execution.checkpoint_every > 1 and run.privacy.noise_seed is not None:
-        # A resumed run would lack the metrics of the rounds since its checkpoint.
-        shutil.rmtree(place, ignore_errors=True)
-    begin = resume if (place / LEDGER).is_file() else start
-    with begin(run, place) as session:
+    with _session(run, place) as session:
         session.label = f"{label}: "
         run_in_process(session)
         if keep:

@@ -296,8 +296,8 @@ def made_up_group(task: Task, width: int, users: int = 2) -> Group:
     structure = task.structure
     features, labels = structure.sample(torch.Generator().manual_seed(0), (users * width,))
     for name, declared in named(structure.features).items():
-        _put_largest(named(features)[name], declared.bound)
-    _put_largest(labels, structure.labels.bound)
+        _put_extremes(named(features)[name], declared.integers)
+    _put_extremes(labels, structure.labels.integers)
     weights = np.zeros((1, users, width), np.float32)
     for user in range(users):
         real = max(1, (width - 1) >> user)
@@ -314,11 +314,11 @@ def made_up_group(task: Task, width: int, users: int = 2) -> Group:
     )
 
 
-def _put_largest(values: Tensor, bound: int | None) -> None:
-    """Make the first of some integers the largest valid one, and the last one 0."""
-    if bound is not None:
-        values.view(-1)[0] = bound - 1
-        values.view(-1)[-1] = 0
+def _put_extremes(values: Tensor, integers: range) -> None:
+    """Make the first of some integers the largest of a range, and the last one the least."""
+    if integers:
+        values.view(-1)[0] = integers[-1]
+        values.view(-1)[-1] = integers[0]
 
 
 def draws_numbers(task: Task, local: LocalSGD) -> bool:

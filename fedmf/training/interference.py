@@ -65,10 +65,11 @@ def _make_one_huge(values: Tensor, structure: TensorStructure) -> None:
 
 def _repeat(integer: int, values: Tensor, structure: TensorStructure) -> None:
     """Make all integers the same one, counted from the end if negative, and numbers larger."""
-    if structure.bound is None:
-        values *= 100.0
+    integers = structure.integers
+    if integers:
+        values.fill_(integers[integer % len(integers)])
     else:
-        values.fill_(integer % structure.bound)
+        values *= 100.0
 
 
 def _leave(values: Tensor, structure: TensorStructure) -> None:

@@ -248,6 +248,7 @@ class LocalTrainer:
         ValueError: a group size below 1.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         task: Task,
@@ -271,6 +272,7 @@ class LocalTrainer:
         self._workers: Workers[Engine] = Workers(partial(_ENGINES[path], task, local), threads)
         self._group_limit = group_size
 
+    @torch.inference_mode(False)
     def updates(
         self, parameters: Tensor, user_ids: Sequence[str], t: int, failures: Failures | None = None
     ) -> Tensor:
@@ -323,6 +325,7 @@ class LocalTrainer:
         total.add_nothing(len(user_ids) - (total.users - before))
         return failures.named(user_ids)
 
+    @torch.inference_mode(False)
     def clipped_rows(
         self, parameters: Tensor, user_ids: Sequence[str], t: int, clip_norm: float
     ) -> tuple[Tensor, list[UserFailure]]:
@@ -341,6 +344,7 @@ class LocalTrainer:
         self._train(self._put_group, parameters, user_ids, t, rows, failures)
         return rows.block, failures.named(user_ids)
 
+    @torch.inference_mode(False)
     def _train(
         self,
         work: Callable[[Tensor, Failures, Group, Any], None],

@@ -33,6 +33,7 @@ _TOLERANCE = {"rtol": 1e-3, "atol": 1e-5, "equal_nan": True}
 _LARGER = 16.0
 
 
+@torch.inference_mode(False)
 def preflight(task: Task, local: LocalSGD) -> None:
     """Train made-up users as the run will, and compute the metrics of made-up examples.
 

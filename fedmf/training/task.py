@@ -166,7 +166,8 @@ class Task:
         model = self.model
         ids = list(self.dataset.user_ids)
         initial = hashlib.sha256(model.initial().cpu().numpy().astype("<f4").tobytes()).hexdigest()
-        arrays = f"{len(model.arrays)} arrays, {_digest([model.arrays, initial])}"
+        arrays = [(name, tuple(p.shape)) for name, p in model.trained.items()]
+        digest = _digest([arrays, initial])
         metrics: list[str] = []
         for metric in self.metrics:
             terms = qualified_name(metric.terms)
@@ -178,7 +179,7 @@ class Task:
             "labels": str(self.structure.labels),
             "loss": qualified_name(self.loss),
             "metrics": "; ".join(metrics),
-            "parameters": f"{model.dimension} in {arrays}",
+            "parameters": f"{model.dimension} in {len(arrays)} arrays, {digest}",
             "users": f"{len(ids)} with ids of {_digest(ids)}",
         }
 

@@ -20,7 +20,8 @@ from fedmf.participation import Participation
 from fedmf.statements.composition import LaterCost, PrivacyCost, UserLosses, compose
 from fedmf.statements.recorded_patterns import pattern_sensitivity
 
-N, K, B = CONTRACT = (5, 2, 2)
+CONTRACT = (5, 2, 2)
+N = CONTRACT[0]
 FORK = 2
 #: Histories of two branches, a letter a round.
 PATHS = ("aabbb", "aaccc")

@@ -183,3 +183,31 @@ def test_a_picture_that_cannot_be_decoded_moves_its_owner_alone(tmp_path: Path) 
             a, b = hostile.examples(user[None])
             assert (torch.equal(x, a) and torch.equal(y, b)) == (user != 3), case
             assert len(y) - len(b) == (user == 3)
+
+
+@pytest.mark.parametrize("declared", [("a", "b", "c", "d"), ("0..3",), ("d", "b")])
+@pytest.mark.parametrize("order", [["a", "b", "c", "d"], ["d", "a", "c", "b"], ["b", "d"]])
+def test_classes_of_the_test_split_are_those_of_their_names(
+    tmp_path: Path, declared: tuple[str, ...], order: list[str]
+) -> None:
+    train = images(TRAIN, 0)
+    codes = [code % len(order) for code in range(TEST)]
+    tests = images(TEST, 1).remove_columns("label").add_column("label", codes)  # type: ignore
+    tests = tests.cast_column("label", datasets.ClassLabel(names=order))
+    train.to_parquet(tmp_path / "train-0.parquet")
+    tests.to_parquet(tmp_path / "test-0.parquet")
+    data = options(tmp_path, class_names=declared, test_split="examples").load()
+    meaning = declared if len(declared) > 1 else ("a", "b", "c", "d")
+    expected = sorted(order[code] for code in codes if order[code] in meaning)
+    assert sorted(meaning[label] for label in data.test_labels.tolist()) == expected
+
+
+def test_class_names_that_do_not_match_are_refused_with_both_lists(tmp_path: Path) -> None:
+    images(TRAIN, 0).to_parquet(tmp_path / "train-0.parquet")
+    others = images(TEST, 1).cast_column("label", datasets.ClassLabel(names=["a", "b", "c", "e"]))
+    others.to_parquet(tmp_path / "test-0.parquet")
+    with pytest.raises(ValueError, match="'a', 'b', 'c', 'd' and 'a', 'b', 'c', 'e'"):
+        options(tmp_path).load()
+    images(TEST, 1).to_parquet(tmp_path / "test-0.parquet")
+    with pytest.raises(ValueError, match=r"'a', 'b', 'c', 'd', or numbers from 0 to 3 .* got 'A'"):
+        options(tmp_path, class_names=("A", "b")).load()

@@ -266,3 +266,43 @@ def test_integers_beyond_their_public_bound_are_left_out() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             Dataset.from_arrays(x, [0, 1, 1, 0], vocabulary=bound, **of)
+
+
+def test_rows_that_do_not_count_are_counted_by_reason_for_the_operator() -> None:
+    frame = FRAME.assign(dose=[1, "two", 3, np.inf, 5], ill=["no", "No", "yes", "no", "no"])
+    counts = of_frame(frame).row_counts
+    assert counts is not None
+    assert (counts.rows, counts.examples, counts.users, counts.test_rows) == (5, 2, 2, 0)
+    assert counts.left_out == {
+        "y: none of the 2 classes": 1,
+        "users: not on the user list": 1,
+        "dose: missing or not a finite number": 2,
+    }
+
+
+def test_a_public_test_part_is_checked_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    x = np.arange(10.0)[:, None]
+    given: dict[str, Any] = {"classes": 2, "user_list": ["ann"]}
+
+    def tested(labels: list[int], **more: Any) -> int:
+        part = (x[:4], labels)
+        users = 10 * ["ann"]
+        return len(
+            Dataset.from_arrays(x, 5 * [0, 1], users, test=part, **given, **more).test_labels
+        )
+
+    assert tested([0, 1, 0, 1]) == 4
+    assert caplog.text == ""
+    assert tested([-1, 1, 0, 1]) == 3
+    assert "3 of 4 rows count; left out: 1 (y: none of the 2 classes)" in caplog.text
+    with pytest.raises(ValueError, match="at least half count; got 1 of 4"):
+        tested([-1, 1, -1, -1])
+    assert tested([-1, 1, -1, -1], test_owner="training users") == 1
+
+
+def test_features_by_default_are_logged_and_no_saved_index(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = of_frame(FRAME.reset_index(names="Unnamed: 0"))
+    assert data.features.shape == (5, 2)
+    assert "'age', 'dose'; not taken, as saved indices: 'Unnamed: 0'" in caplog.text

@@ -35,6 +35,8 @@ LINES: dict[str, tuple[bytes, list[str] | None]] = {
     "the end of a quoted newline": (b'2",x', None),
     "text behind quotes": (b'ann,"1"2,x', None),
     "a field too many": (b"ann,1,x,y", None),
+    "separators at the end": (b"ann,1,x,,", ["ann", "1", "x"]),
+    "empty quotes at the end": (b'ann,"1, 2",x,"", ', ["ann", "1, 2", "x"]),
     "fields too few": (b"ann", None),
     "not UTF-8": (b"ann,1,caf\xe9", ["ann", "1", "caf\ufffd"]),
     "a mark at the front": (b"\xef\xbb\xbfann,1,x", ["\ufeffann", "1", "x"]),
@@ -92,6 +94,27 @@ def test_lines_of_csv_are_rows_in_any_company_and_however_many_at_once(
             assert row == [cells[2], cells[0], cells[1]]
 
 
+def test_a_row_with_too_many_fields_keeps_its_first_cell_alone(tmp_path: Path) -> None:
+    lines = b'ann,1,x,y\n"b""ob",1,x,,y\nann,1\nann,1\r,x\n'
+    (tmp_path / "rows.csv").write_bytes(HEAD + lines)
+    with open_table(tmp_path / "rows.csv") as table:
+        table.select(("who", "a"))
+        batch = table.read(9)
+    assert batch is not None
+    assert cells_of(batch.columns["who"]) == ["ann", 'b"ob', "", ""]
+    assert cells_of(batch.columns["a"]) == 4 * [""]
+    more = "more fields than the header"
+    fewer = "fewer fields than the header"
+    assert [*batch.faults.values()] == [more, more, fewer, "quotes or line ends that are not CSV"]
+
+
+def test_a_header_may_end_with_separators_that_its_rows_lack(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"who,a,,\nann,1\nann,1,\nann,1,x,y\nann,1,x,y,z\n")
+    with open_table(tmp_path / "rows.csv") as table:
+        assert table.names == ("who", "a")
+    assert rows_of(tmp_path / "rows.csv", ("who", "a")) == [*3 * [["ann", "1"]], None]
+
+
 @laws
 @given(line=st.binary(max_size=60).filter(lambda line: b"\n" not in line))
 def test_whatever_a_line_holds_others_are_read_as_before(
@@ -108,7 +131,8 @@ JSON: dict[str, tuple[bytes, Any]] = {
     "a row": (b'{"who": "ann", "a": 0.5}', ["ann", "0.5"]),
     "a number for an id": (b'{"a": 12, "who": 7}', ["7", "12"]),
     "a truth value": (b'{"who": "ann", "a": true}', ["ann", "true"]),
-    "NaN": (b'{"who": "ann", "a": NaN}', ["ann", "NaN"]),
+    "NaN": (b'{"who": NaN, "a": NaN}', ["", ""]),
+    "infinity": (b'{"who": "ann", "a": Infinity}', ["ann", "Infinity"]),
     "a huge integer": (b'{"who": "ann", "a": 1' + b"0" * 5000 + b"}", ["ann", "1" + "0" * 5000]),
     "null": (b'{"who": null, "a": null}', ["", ""]),
     "a missing key": (b'{"a": 1}', ["", "1"]),

@@ -5,6 +5,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -342,3 +343,33 @@ def test_user_lists(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match=message) as caught:
                 read_user_list(tmp_path / name, "who")
             assert "\n" not in str(caught.value)
+
+
+def test_rows_that_do_not_count_are_counted_by_reason_and_column(tmp_path: Path) -> None:
+    lines = rows()
+    for place, spoilt in enumerate(SPOILT):
+        lines[place] = SPOILT[spoilt][0](lines[place])
+    lines[20][3] = "Yes"
+    lines[21] += ["", " "]  # as many rows end
+    counts = by_schema(tmp_path, lines).load().row_counts
+    assert counts is not None
+    assert dict(counts.left_out) == {
+        "a: not a finite number": 3,
+        "a: missing": 1,
+        "y: none of the classes": 2,
+        "more fields than the header": 1,
+        "quotes or line ends that are not CSV": 1,
+        "who: no user id": 3,
+    }
+    assert (counts.rows, counts.users) == (ROWS, 8)
+    assert counts.examples + counts.test_rows == ROWS - 10
+    assert counts.columns == {"a": "number", "b": "number", "y": "category", "who": "user"}
+
+
+def test_a_column_of_a_type_without_numbers_is_named(tmp_path: Path) -> None:
+    given = by_schema(tmp_path)
+    columns = {"who": ["u0"], "a": [[1.0]], "b": [1.0], "y": ["no"], "note": ["x"]}
+    parquet.write_table(arrow.table(columns), tmp_path / "rows.parquet")
+    (tmp_path / "rows.csv").unlink()
+    with pytest.raises(ValueError, match="column 'a' must hold numbers; got list"):
+        replace(given, path=str(tmp_path)).load()

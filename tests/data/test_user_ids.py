@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import unicodedata
 from decimal import Decimal
 from pathlib import Path
@@ -13,8 +14,10 @@ import pyarrow as pa
 import pytest
 from support.streams import BUDGET, run_once
 
-from fedmf.data import canonical_id
+from fedmf import PrivateStream
+from fedmf.data import Dataset, canonical_id
 from fedmf.data.cells import ids
+from fedmf.errors import ParticipationViolation
 from fedmf.streaming.settings import Settings
 
 ELEVEN = 49176123450
@@ -28,7 +31,7 @@ COMPOSED = ["Zoé", "José", "Noël"]
 DECOMPOSED = [unicodedata.normalize("NFD", name) for name in COMPOSED]
 
 SAME = {
-    "1234567": (1234567, 1234567.0, "1234567", "1234567.0", b" 1234567\n", Decimal("1234567.00")),
+    "1234567": (1234567, 1234567.0, "1234567", "1234567.0", " 1234567\n", Decimal("1234567.00")),
     str(ELEVEN): (
         ELEVEN,
         float(ELEVEN),
@@ -39,8 +42,8 @@ SAME = {
     ),
     "0": (0, -0.0, "0.", "0e+0"),
     "-5": (-5, -5.0, "-5.0"),
-    "Jos\u00e9": ("Jose\u0301", " Jos\u00e9", "\ufeffJos\u00e9\r", "Jose\u0301".encode()),
-    "007": ("007", "007.0", b"007 "),
+    "Jos\u00e9": ("Jose\u0301", " Jos\u00e9", "\ufeffJos\u00e9\r"),
+    "007": ("007", "007.0", "007 "),
     "12e5": ("12e5",),
     "1.5": (1.5, "1.5", np.float32(1.5)),
 }
@@ -78,17 +81,58 @@ def test_what_no_record_can_hold_names_nobody() -> None:
 
 
 def test_dictionaries_chunks_and_what_is_no_id() -> None:
-    column = pa.array(["Zoé", DECOMPOSED[0], None, "", b"\xff"], pa.binary())
-    assert texts_of_ids(column.dictionary_encode(), "who") == ["Zoé", "Zoé", None, None, None]
+    column = pa.array(["Zoé", DECOMPOSED[0], None, ""])
+    assert texts_of_ids(column.dictionary_encode(), "who") == ["Zoé", "Zoé", None, None]
     categories = pa.array(pd.Series([7.0, np.nan, 7.0]).astype("category"))
     assert texts_of_ids(pa.chunked_array([categories, categories]), "who") == 2 * ["7", None, "7"]
     assert texts_of_ids(pa.nulls(2), "who") == [None, None]
     assert texts_of_ids(pa.chunked_array([], pa.string()), "who") == []
-    for wrong in (pa.array([True]), pa.array([[1]]), pa.array([pd.Timestamp("2026-01-01")])):
+    times = pa.array([pd.Timestamp("2026-01-01")])
+    for wrong in (pa.array([True]), pa.array([[1]]), times, pa.array([b"ann"])):
         with pytest.raises(
             ValueError, match="column 'who' must hold user ids, as strings or integers"
         ):
             texts_of_ids(wrong, "column 'who'")
+
+
+#: Spellings of "a b" that no reader can tell apart.
+UNSEEN = [
+    "\u200ba b", "a\u200c b", "a \u200db", "a b\u2060", "\ufeffa b", "a\u00ad b", "\u200ea b\u200f",
+    "\u202aa b\u202c", "\u2066a b\u2069", "a\u00a0b", "\u3000a\u2009b\u202f", "a b\ufe0f",
+    "a b\U000e0100", "a\u034f b", "a\tb", "a b\x01", "a\u2800b",
+]  # fmt: skip
+
+
+def persons(reader: str, names: list[str], folder: Path) -> int:
+    """Return how many people a reader takes these ids for."""
+    frame = pd.DataFrame({"who": names, "x": 0.1, "y": 1.0})
+    if reader == "frame":
+        data = Dataset.from_frame(frame, user="who", label="y", user_list="from-data")
+        return data.users
+    settings = {**BUDGET, "rounds": 99}
+    if reader == "push":
+        with PrivateStream(folder / "pushed", columns=["x"], **settings) as stream:
+            for name in names:
+                with contextlib.suppress(ParticipationViolation):
+                    stream.push([0.1], name)
+            return stream.t
+    path = folder / f"rows.{reader}"
+    if reader == "csv":
+        frame.to_csv(path, index=False)
+    elif reader == "jsonl":
+        frame.to_json(path, orient="records", lines=True, force_ascii=False)
+    else:
+        frame.to_parquet(path, index=False)
+    asked = Settings(**settings, user_column="who", columns=("x",))
+    return run_once(folder, asked, path)["counts"]["steps"]
+
+
+@pytest.mark.parametrize("reader", ["csv", "jsonl", "parquet", "push", "frame"])
+def test_characters_that_cannot_be_seen_make_nobody_a_second_person(
+    tmp_path: Path, reader: str
+) -> None:
+    assert {canonical_id(name) for name in UNSEEN} == {"a b"}
+    assert persons(reader, [*UNSEEN, "a b"], tmp_path) == 1
 
 
 @pytest.mark.parametrize(("ending", "first"), [("parquet", 1234567), ("csv", ELEVEN)])
@@ -103,3 +147,15 @@ def test_five_people_take_five_steps_in_two_parts(tmp_path: Path, ending: str, f
     run_once(tmp_path, settings, tmp_path / f"a.{ending}")
     counts = run_once(tmp_path, settings, tmp_path / f"b.{ending}", first_row=6)["counts"]
     assert (counts["steps"], counts["beyond_k"], counts["zeroed"]) == (6, 5, 1)  # one row nobody's
+
+
+def test_ids_that_most_floats_have_lost_are_refused_before_a_step(tmp_path: Path) -> None:
+    people = [2.0**60 + 2.0**10 * i for i in range(5)]
+    pd.DataFrame({"who": people, "x": 0.1}).to_parquet(tmp_path / "rows.parquet", index=False)
+    settings = Settings(**{**BUDGET, "rounds": 5, "user_column": "who", "columns": ("x",)})
+    with pytest.raises(ValueError, match="got double, of which 5 of 5 have lost their last digits"):
+        run_once(tmp_path, settings, tmp_path / "rows.parquet")
+    assert not (tmp_path / "state").exists()
+    listed = {"user_list": [str(int(person)) for person in people], "classes": None}
+    with pytest.raises(ValueError, match="double, which does not hold the id 115292150460684"):
+        Dataset.from_arrays(np.zeros((5, 1)), np.zeros(5), np.array(people), **listed)

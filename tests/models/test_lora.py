@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from support.named_features import exact_update
+from support.small_runs import small_run
 from torch import Tensor, nn
 
+import fedmf
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import NamedStructures, TensorStructure, each
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel, LogitsOf, mlp, with_lora
+from fedmf.runs.released_model import read_tensors, write_tensors
 from fedmf.training import (
     LocalSGD,
     LocalTrainer,
@@ -119,6 +123,42 @@ TASKS: dict[str, Any] = {
         with_lora(bert(), rank=2, alpha=4.0, targets=("query", "value"), heads=("classifier",))
     ),
 }
+
+
+def _released(module: nn.Module, place: Path) -> tuple[dict[str, Tensor], Tensor]:
+    """The names of a released model, and its logits of a text."""
+    task = language_task(module)
+    run = small_run(task, users=USERS, cohort_size=3, rounds=2, mechanism="identity")
+    result = fedmf.simulate(run, place)
+    state = fedmf.load_model(place)
+    write_tensors(place / "model.safetensors", state, {})
+    assert read_tensors(place / "model.safetensors").keys() == state.keys()
+    return state, task.model.forward(result.parameters, _texts()[:1])
+
+
+def test_a_released_model_loads_into_the_users_own_module(tmp_path: Path) -> None:
+    state, logits = _released(gpt2(), tmp_path / "run")
+    own = gpt2()
+    wrapped = LogitsOf(gpt2())
+    with torch.no_grad():
+        for module in (own, wrapped):
+            for parameter in module.parameters():
+                parameter.zero_()
+        own.load_state_dict(state, strict=True)
+        wrapped.load_state_dict(state, strict=True)
+        assert torch.equal(own(_texts()[:1]).logits, logits)
+        assert torch.equal(wrapped(_texts()[:1]), logits)
+
+
+def test_released_adapters_load_into_the_users_own_module_with_adapters(tmp_path: Path) -> None:
+    state, logits = _released(with_lora(gpt2(), rank=2), tmp_path / "run")
+    own = with_lora(gpt2(), rank=2, seed=1)
+    keys = own.load_state_dict(state, strict=False)
+    trained = {name for name, parameter in own.named_parameters() if parameter.requires_grad}
+    assert keys.unexpected_keys == []
+    assert state.keys() == trained
+    with torch.no_grad():
+        assert torch.equal(own(_texts()[:1]).logits, logits)
 
 
 @pytest.mark.parametrize(

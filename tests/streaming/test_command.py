@@ -437,3 +437,25 @@ def test_released_numbers_tell_of_a_wrong_unit_and_of_correlations() -> None:
     assert _correlations(plan, release)[0].startswith(
         "The 95 % intervals of 1 of 10 correlations exclude 0;"
     )  # type: ignore[arg-type]
+
+
+def test_fields_beyond_the_header_are_no_fault_if_empty_and_else_one_users_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A user whose first row has too many fields has spent that row, not a later one."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"u{i},0.8,0.1" + "," * (i % 3) for i in range(60)]
+    lines += ["v,0,8,0.1", "v,0.8,0.1", "w,many,0.1"]
+    (tmp_path / "rows.csv").write_text("\n".join(["user,x,y", *lines]) + "\n")
+    told = ["--input", "rows.csv", "--user-column=user", "--release-every", "99"]
+    assert stream(*told, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert "  rows: 63 of 62 users\n  columns: x (number), y (number)\n" in shown
+    because = "1 (more fields than the header), 1 (x: missing or unreadable)"
+    assert f"  invalid rows: 2: {because}\n" in shown
+    assert stream(*told, "--state-dir", "state", "--output", "out.jsonl") == 0
+    assert "62 of 63 rows count." in capsys.readouterr().out
+    counts = json.loads((tmp_path / "state/operator.json").read_text())
+    assert (counts["zeroed"], counts["beyond_k"]) == (2, 1)
+    assert (counts["more fields than the header"], counts["unreadable x"]) == (1, 1)
+    assert "unreadable y" not in counts

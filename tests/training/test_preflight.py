@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 from support.broken_tasks import (
@@ -14,11 +15,13 @@ from support.broken_tasks import (
     with_loss,
     with_model,
 )
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
+from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError
 from fedmf.models import mlp
-from fedmf.training import LocalSGD, LocalTrainer, preflight
+from fedmf.training import LocalSGD, LocalTrainer, classification, preflight
 
 ENGINES = ("auto", "vmap", "loop")
 every_engine = pytest.mark.parametrize("engine", ENGINES)
@@ -91,3 +94,58 @@ def test_an_update_that_is_not_finite_is_refused() -> None:
     task = with_loss(lambda outputs, labels: 1e6 * outputs[:, 0])
     with pytest.raises(ConfigError, match="update of a user must be finite"):
         preflight(task, LocalSGD(learning_rate=1e38))
+
+
+class _Packed(nn.Module):
+    """A recurrent layer over packed sequences, which must not be empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+        self.cell = nn.GRU(4, 5, batch_first=True)
+        self.head = nn.Linear(5, 2)
+
+    def forward(self, tokens: Tensor, length: Tensor) -> Tensor:
+        packed = pack_padded_sequence(
+            self.table(tokens), length, batch_first=True, enforce_sorted=False
+        )
+        return self.head(self.cell(packed)[1][-1])
+
+
+def test_made_up_integers_are_not_below_those_of_the_test_part() -> None:
+    tokens = torch.arange(10 * 6).reshape(10, 6) % 9
+    features = {"tokens": tokens, "length": 2 + torch.arange(10) % 5}
+    data = InMemoryDataset(
+        features=features,
+        labels=tokens[:, 0] % 2,
+        owned=np.arange(8).reshape(4, 2),
+        user_ids=["a", "b", "c", "d"],
+        test_features=features,
+        test_labels=tokens[:, 0] % 2,
+        classes=2,
+    )
+    preflight(classification(data, _Packed()), LocalSGD())
+    assert data.structure.features["length"].integers == range(2, 7)
+    assert data.structure.features["tokens"].integers == range(9)
+
+
+def _partly_frozen() -> nn.Module:
+    module = mlp(6, (7,), 4, 0)
+    frozen = nn.Linear(6, 6).requires_grad_(False)
+    with torch.no_grad():
+        frozen.weight.copy_(torch.eye(6))
+        frozen.bias.zero_()
+    return nn.Sequential(nn.Sequential(frozen, nn.Tanh()), module)
+
+
+@every_engine
+def test_training_in_inference_mode_is_training(engine: str) -> None:
+    local = LocalSGD(engine=engine)  # type: ignore[arg-type]
+    task = with_model(_partly_frozen())
+    expected = LocalTrainer(task, local).updates(task.model.initial(), ["u0", "u1"], 0)
+    with torch.inference_mode():
+        task = with_model(_partly_frozen())
+        preflight(task, local)
+        updates = LocalTrainer(task, local).updates(task.model.initial(), ["u0", "u1"], 0)
+    assert expected.any()
+    assert torch.equal(updates, expected)

@@ -1,0 +1,75 @@
+"""Counts of the rows of an input before any is released: for the operator's dry run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from fedmf.data.row_counts import reasons_in_words
+from fedmf.streaming.settings import Settings
+from fedmf.streaming.stream_rows import Reader, RowBlock
+
+_ROWS: Final = 4096
+
+
+def lines_for_operator(reader: Reader, settings: Settings) -> Iterator[str]:
+    """Yield how many rows and users an input has, and which rows are invalid, by reason and column.
+
+    Args:
+        reader: at the first row of its input, of which all rows are read.
+        settings: settings of the stream.
+    """
+    rows = 0
+    invalid = 0
+    users: set[str] = set()
+    reasons: Counter[str] = Counter()
+    while (block := reader.read(_ROWS)) is not None:
+        rows += len(block)
+        invalid += int(block.invalid.sum())
+        reasons.update(_reasons(block, reader.layout.columns, settings))
+        users.update(user for user in block.users or () if user is not None)
+    yield "For the operator only, not to be published:"
+    if settings.user_column is None:
+        yield f"  rows: {rows:,}, each of another user"
+    else:
+        yield f"  rows: {rows:,} of {len(users):,} users"
+    yield f"  columns: {_columns(reader, settings)}"
+    yield f"  invalid rows: {invalid:,}{_because(reasons)}"
+
+
+def _because(reasons: Counter[str]) -> str:
+    if not reasons:
+        return ""
+    return f": {reasons_in_words(reasons)}"
+
+
+def _reasons(block: RowBlock, columns: tuple[str, ...], settings: Settings) -> Counter[str]:
+    """Return how many rows of a block are invalid, by reason; one with several has them all."""
+    reasons = Counter(block.malformed.values())
+    owners = columns
+    if settings.encoding is not None:
+        owners = settings.encoding.owners
+    readable = ~np.isnan(block.measured)
+    unnamed = block.nameless
+    apart = [i for i in range(len(block)) if i not in block.malformed and i not in unnamed]
+    if unnamed:
+        reasons["no user id"] += len(unnamed)
+    for name in dict.fromkeys(owners):
+        own = np.array(owners) == name
+        unreadable = int((~readable[apart][:, own].all(axis=1)).sum())
+        if unreadable:
+            reasons[f"{name}: missing or unreadable"] += unreadable
+    return reasons
+
+
+def _columns(reader: Reader, settings: Settings) -> str:
+    """Return the columns of the vector with their kinds."""
+    if settings.encoding is None:
+        return ", ".join(f"{name} (number)" for name in reader.layout.columns)
+    kinds: list[str] = []
+    for name, column in zip(settings.encoding.names, settings.encoding.columns, strict=True):
+        kinds.append(f"{name} ({column.kind})")
+    return ", ".join(kinds)
