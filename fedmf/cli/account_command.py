@@ -49,8 +49,8 @@ def account(
     from the rounds in which that user took part. The first block may be published; the second is
     only for the operator, because it depends on participation.
 
-    Several directories, each with its own noise key, are composed: the μ² of a user in all of them
-    add up.
+    Several directories are composed: the μ² of a user in all of them add up. Copies of one run that
+    were continued count their common rounds once.
 
     Example: fedmf account runs/a --public statement-public.json
     """
@@ -124,7 +124,7 @@ def _stream_statement(directory: Path) -> Account:
     from fedmf.streaming import StreamState, account_stream
 
     counts = {}
-    with StreamState.open(directory) as state:
+    with StreamState.open(directory, remembered=False) as state:
         for name, count in state.position.counts().items():
             counts[name.replace("_", " ")] = str(count)
     return account_stream(directory), counts
@@ -174,7 +174,7 @@ def _failures(file: Path) -> dict[str, str]:
     """
     try:
         if not file.exists():
-            return {}
+            return {"failures": f"unknown: {file} is missing"}
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
         failures = [json.loads(line) for line in lines if line.endswith("\n")]
     except (OSError, ValueError) as error:

@@ -30,7 +30,14 @@ from numpy.typing import NDArray
 
 from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolation, rebuilding
 from fedmf.ledger.durable_files import overwrite_durably
-from fedmf.ledger.lock import HighWaterMark, ReleaseGuard, WriterLock
+from fedmf.ledger.lineage import Lineage
+from fedmf.ledger.lock import (
+    HighWaterMark,
+    Progress,
+    ReleaseGuard,
+    WriterLock,
+    progress_seen_here,
+)
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.schedule import SALT_BYTES
@@ -38,7 +45,7 @@ from fedmf.participation import Participation
 
 #: "fdmf" in ASCII, by which `file` and SQLite recognise a ledger.
 _APPLICATION: Final = 0x66646D66
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 #: Key of a step that is no user's.
 NO_USER: Final = (1 << 32) - 1
 #: A state of more bytes has a file of its own.
@@ -58,6 +65,8 @@ CREATE TABLE state(id INTEGER PRIMARY KEY CHECK (id = 0), follows INTEGER NOT NU
   code BLOB NOT NULL) STRICT;
 CREATE TABLE metrics(round INTEGER PRIMARY KEY, json TEXT NOT NULL, chain BLOB NOT NULL,
   code BLOB NOT NULL) STRICT;
+CREATE TABLE tally(id INTEGER PRIMARY KEY CHECK (id = 0), states INTEGER NOT NULL,
+  metrics INTEGER NOT NULL, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
 """
 
 #: Columns of a commit except for its content.
@@ -176,6 +185,7 @@ class Ledger:
         self._opening: Opening | None = None
         self._openings = list[Opening]()
         self._chains = list[bytes]()
+        self._salts = list[bytes]()
         with contextlib.ExitStack() as held:
             if not read_only:
                 held.callback(WriterLock(path).release)
@@ -184,7 +194,7 @@ class Ledger:
             with self._faults():
                 connection = contextlib.closing(_connect(path, read_only))
                 self._connection = held.enter_context(connection)
-                self._read()
+                self._read(key)
             self._held = held.pop_all()
 
     @classmethod
@@ -229,6 +239,8 @@ class Ledger:
                     for statement in _SCHEMA.strip().rstrip(";").split(";"):
                         connection.execute(statement)
                     _put(connection, "header", 0, text, *sealed)
+                    empty = _seal(_records_key(key), b"tally", sealed[0], 0, 0)
+                    _put(connection, "tally", 0, 0, 0, *empty)
             HighWaterMark.begin(path)
 
     @classmethod
@@ -272,9 +284,10 @@ class Ledger:
 
     # Reading
 
-    def _read(self) -> None:
+    def _read(self, key: NoiseKey | None) -> None:
         """Verify every row, trusting nothing that was checked when it was written."""
         marks = self._mark.read()
+        self._seen = self._seen_here(key)  # before the rows, to which a writer may add now
         self._connection.execute("BEGIN")  # a reader keeps this view until it is closed
         self._check_file()
         self._read_header()
@@ -290,9 +303,23 @@ class Ledger:
             self._append(commit, chain)
         for opening in openings:
             self._read_opening(*opening)
+        self._check_tally()
         self._mark.check(marks, self._chains)
         if not self._read_only:
             self._connection.execute("COMMIT")
+
+    def _seen_here(self, key: NoiseKey | None) -> Progress | None:
+        """Return the progress that this machine has seen, by the key or the header."""
+        if key is not None and key.public:
+            return None
+        if key is not None:
+            return progress_seen_here(key.fingerprint)
+        with contextlib.suppress(sqlite3.Error, ValueError, KeyError, TypeError):
+            (text,) = self._connection.execute("SELECT json FROM header").fetchone()
+            about = json.loads(text)["about"]
+            if not about["key_public"]:
+                return progress_seen_here(about["key_fingerprint"])
+        return None
 
     def _check_file(self) -> None:
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
@@ -315,6 +342,27 @@ class Ledger:
         self._steps: bool = header["steps"]
         self._header_chain = chain
         self._head = chain
+
+    def _check_tally(self) -> None:
+        """Reject a ledger that lacks rows which no chain and no mark misses."""
+        row = self._connection.execute("SELECT states, metrics, chain, code FROM tally").fetchone()
+        if row is None:
+            raise LedgerError(f"{self.path} is not a whole fedmf ledger: its tally is missing.")
+        *written, chain, code = row
+        self._require((chain, code), "the tally", b"tally", self._header_chain, *written)
+        held = self._rows_held()
+        if held != tuple(written):
+            raise LedgerError(
+                f"ledger {self.path} lacks rows: it holds {held[0]} states and {held[1]} rows of"
+                f" metrics and not the {written[0]} and {written[1]} that were written. Restore"
+                " the directory from a copy."
+            )
+
+    def _rows_held(self) -> tuple[int, int]:
+        """Return the numbers of states and of rows of metrics."""
+        (states,) = self._connection.execute("SELECT count(*) FROM state").fetchone()
+        (metrics,) = self._connection.execute("SELECT count(*) FROM metrics").fetchone()
+        return states, metrics
 
     def _read_opening(self, *row: Any) -> None:
         """Append an opening that was read; it must be the next one."""
@@ -392,6 +440,7 @@ class Ledger:
     def _append(self, commit: Commit, chain: bytes) -> None:
         """Advance past a durable commit."""
         self._chains.append(chain)
+        self._salts.append(self._openings[-1].salt if commit.steps else b"")
         self._head = chain
         self.released = commit.first + commit.steps
         self._records = commit.records
@@ -406,6 +455,13 @@ class Ledger:
     def openings(self) -> list[Opening]:
         """Return all openings so far, in order."""
         return list(self._openings)
+
+    def lineage(self) -> Lineage:
+        """Return the commits so far, to be compared with those of copies."""
+        seen = self._seen
+        if seen is not None and seen.is_held_by(self._chains):
+            seen = None
+        return Lineage(self._header_chain, tuple(self._chains), tuple(self._salts), seen)
 
     def commits(self) -> Iterator[Commit]:
         """Return all commits in order."""
@@ -433,11 +489,11 @@ class Ledger:
         return all_times[order].astype(np.int32), all_users[order].astype(np.int32)
 
     def state(self) -> bytes | None:
-        """Return the last state, or None if there is none.
+        """Return the last state, or None if none was kept; opening missed a deleted one.
 
         Raises:
-            LedgerError: it is missing or damaged, or follows a commit that the ledger does not
-                hold.
+            LedgerError: its file is missing, it is damaged, or it follows a commit that the ledger
+                does not hold.
         """
         with self._faults():
             row = self._connection.execute(
@@ -453,8 +509,17 @@ class Ledger:
             follows = self._chain_after(after)
             self._require(tuple(sealed), "the state", b"state", follows, digest)
             if content is None:
-                content = self._state_file(place).read_bytes()
+                content = self._read_state_file(place)
             return self._verified(digest, content)
+
+    def _read_state_file(self, place: int) -> bytes:
+        file = self._state_file(place)
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise LedgerError(
+                f"state {file} cannot be read: {error.strerror}. Restore the directory from a copy."
+            ) from None
 
     def _chain_after(self, commits: int) -> bytes:
         """Return the chain value of the last of so many commits; that of the header for 0."""
@@ -624,6 +689,7 @@ class Ledger:
         sealed = _seal(self._key, b"metrics", self._header_chain, t, text)
         with self._written(f"metrics after {t} rounds"):
             _put(self._connection, "metrics", t, text, *sealed)
+            self._put_tally()
 
     def _commit(
         self,
@@ -681,6 +747,14 @@ class Ledger:
         digest = hashlib.sha256(state).digest()
         sealed = _seal(self._key, b"state", follows, digest)
         _put(self._connection, "state", 0, after, digest, place, inline, *sealed)
+        if before is None:
+            self._put_tally()
+
+    def _put_tally(self) -> None:
+        """Count states and metrics in the current transaction, so that a missing one is missed."""
+        held = self._rows_held()
+        sealed = _seal(self._key, b"tally", self._header_chain, *held)
+        _put(self._connection, "tally", 0, *held, *sealed)
 
     def _check_writable(self) -> None:
         if self._read_only:
@@ -746,7 +820,7 @@ def _nul_terminated(users: Sequence[str]) -> bytes:
 
 def _put(connection: sqlite3.Connection, table: str, *row: Any) -> None:
     """Insert a row; the state, and metrics of a round, replace those before."""
-    verb = "INSERT OR REPLACE" if table in ("state", "metrics") else "INSERT"
+    verb = "INSERT OR REPLACE" if table in ("state", "metrics", "tally") else "INSERT"
     connection.execute(f"{verb} INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 

@@ -34,6 +34,8 @@ _log = logging.getLogger("fedmf")
 #: Lines have one length, so that a later one replaces all of an earlier one.
 _LINE: Final = re.compile(rb"(\d{12}) ([0-9a-f]{64})\n")
 _START: Final = b"%012d %s\n" % (0, b"0" * 64)
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]+")
+_SEEN: Final = "this machine has seen"
 #: Attempts to read a mark, which may be read while it is written.
 _ATTEMPTS: Final = 3
 
@@ -48,6 +50,12 @@ class Progress(NamedTuple):
 
     commits: int
     chain: bytes
+
+    def is_held_by(self, chains: Sequence[bytes]) -> bool:
+        """Whether a ledger with these chain values of its commits has made this progress."""
+        if not self.commits:
+            return True
+        return self.commits <= len(chains) and chains[self.commits - 1] == self.chain
 
 
 class WriterLock:
@@ -157,6 +165,7 @@ class HighWaterMark:
         self._ledger = ledger
         self._here = -1
         self._machine = -1
+        self._machine_file: Path | None = None
         if key is None:
             return
         with contextlib.suppress(OSError):
@@ -170,7 +179,8 @@ class HighWaterMark:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._machine = os.open(folder / name, flags, 0o600)
+            self._machine_file = folder / name
+            self._machine = os.open(self._machine_file, flags, 0o600)
             fcntl.flock(self._machine, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
@@ -207,7 +217,7 @@ class HighWaterMark:
         if self._machine >= 0:
             progress = _progress_of(os.pread(self._machine, 1 << 10, 0))
             if progress is not None:
-                marks["this machine has seen"] = progress
+                marks[_SEEN] = progress
         return marks
 
     def _read_here(self) -> Progress:
@@ -231,13 +241,22 @@ class HighWaterMark:
         Raises:
             LedgerError: it holds fewer commits, or other ones.
         """
-        for mark, (commits, chain) in marks.items():
-            if commits > len(chains) or (commits and chains[commits - 1] != chain):
+        for mark, progress in marks.items():
+            if progress.is_held_by(chains):
+                continue
+            seen = progress.commits
+            held = len(chains)
+            if mark == _SEEN and seen <= held:
                 raise LedgerError(
-                    f"{self._ledger} holds {len(chains)} commits and not the {commits} that {mark}"
-                    " were made: it is an older copy, or its newest rows are lost. Continue with"
-                    " the newest copy."
+                    f"{self._ledger} is another branch of its run: {mark} the run continue in"
+                    f" another copy, to {seen} commits, and this copy has {held}. Continue that"
+                    " one. To continue this one as well, which costs users the epsilon of both,"
+                    f" remove {self._machine_file}."
                 )
+            raise LedgerError(
+                f"{self._ledger} holds {held} commits and not the {seen} that {mark} were made: it"
+                " is an older copy, or its newest rows are lost. Continue with the newest copy."
+            )
 
     def write(self, commits: int, chain: bytes) -> None:
         """Write the progress after a durable commit; the marks need not reach the disk."""
@@ -254,6 +273,20 @@ class HighWaterMark:
                 os.close(descriptor)
         self._here = -1
         self._machine = -1
+
+
+def progress_seen_here(fingerprint: str) -> Progress | None:
+    """Return the progress of a run or stream that this machine has seen; None without a mark.
+
+    Args:
+        fingerprint: of its noise key.
+    """
+    folder = marks_folder()
+    if folder is None or _FINGERPRINT.fullmatch(fingerprint) is None:
+        return None
+    with contextlib.suppress(OSError):
+        return _progress_of((folder / fingerprint).read_bytes())
+    return None
 
 
 def marks_folder() -> Path | None:

@@ -91,10 +91,12 @@ class ReleasedIntegers:
     Args:
         folder: from `create_folder`.
         width: number of integers in a record.
+        files: names of the files that say what the integers are.
     """
 
-    def __init__(self, folder: Path, width: int) -> None:
+    def __init__(self, folder: Path, width: int, files: Sequence[str] = (PLAN,)) -> None:
         self.path = folder / INTEGERS
+        self._files = files
         self._record = _BYTES * width
         self._size = 0
 
@@ -106,8 +108,13 @@ class ReleasedIntegers:
             last: the records that the last commit made final.
 
         Raises:
-            LedgerError: the file lacks earlier records, or the disk failed.
+            LedgerError: the file lacks earlier records, another file is missing, or the disk
+                failed.
         """
+        for name in self._files:
+            file = self.path.with_name(name)
+            if not file.is_file():
+                raise LedgerError(f"{file} is missing. Restore it from a copy.")
         before = records * self._record - len(last)
         if not self.path.is_file() or self.path.stat().st_size < before:
             raise LedgerError(

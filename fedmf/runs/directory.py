@@ -278,8 +278,20 @@ class RunDirectory:
         """
         path = path.resolve()
         ledger, header = open_ledger(path)
+        try:
+            _require_files(path, header)
+        except ConfigError:
+            ledger.close()
+            raise
         tighten(path)
         return cls(path, header, load_key(path / KEY), ledger)
+
+    def restore_configuration(self, run: Run) -> None:
+        """Render ``config.toml`` again if it is missing; the ledger describes the run anyway."""
+        from fedmf.runs.tables.configuration import render_toml
+
+        if not (self.path / CONFIG).exists():
+            write_durably(self.path / CONFIG, render_toml(run).encode())
 
     def close(self) -> None:
         """Let another process open the directory."""
@@ -302,6 +314,17 @@ class RunDirectory:
         ):
             for failure in failures:
                 file.write(json.dumps({"round": t + 1, **failure.to_dict()}) + "\n")
+
+
+def _require_files(path: Path, header: RunHeader) -> None:
+    """Reject a directory without a file that nothing else can replace."""
+    if "arrays" in header.run["task"] and not (path / WHOLE_MODEL).is_file():
+        raise ConfigError(f"{path / WHOLE_MODEL} (the whole model) is missing. Restore it.")
+    if not (path / FAILURES).is_file():
+        raise ConfigError(
+            f"{path / FAILURES} (failures of users) is missing. Restore it, or create an empty file"
+            " to continue without the earlier ones."
+        )
 
 
 def read_header(path: Path) -> RunHeader:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import safetensors.torch
 from torch import Tensor
 
-from fedmf.ledger.released_integers import FOLDER, ReleasedIntegers, create_folder, part
+from fedmf.ledger.released_integers import FOLDER, PLAN, ReleasedIntegers, create_folder, part
 from fedmf.runs.directory import RunDirectory, RunHeader
 from fedmf.runs.model_layout import named_parts
 
@@ -33,7 +33,7 @@ def released_integers(directory: RunDirectory, initial: Tensor) -> ReleasedInteg
         content = safetensors.torch.save(tensors)
         create_folder(folder, public_plan(directory.header), {INITIAL: content})
     width = sum(each.size for each in directory.header.plan.parts)
-    return ReleasedIntegers(folder, width)
+    return ReleasedIntegers(folder, width, (PLAN, INITIAL))
 
 
 def public_plan(header: RunHeader) -> dict[str, Any]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +17,11 @@ from fedmf.accounting.gaussian import adjacency_factor, gaussian_mu
 from fedmf.cohorts import AvailableCohorts, CyclicCohorts
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
+from fedmf.matrices.factorization import LARGEST_DENSE
+from fedmf.matrices.row_blocks import gram_of_rows, largest_movement, recorded_movements
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import RunHeader, opened_record
-from fedmf.statements.composition import PrivacyCost, UserLosses, finite
+from fedmf.statements.composition import LaterCost, PrivacyCost, UserLosses, finite
 from fedmf.statements.recorded_patterns import recorded_sensitivities
 from fedmf.statements.statement import (
     ALWAYS_NOT_COVERED,
@@ -195,6 +200,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "assumptions": _assumptions(header),
             "not_covered": _not_covered(header),
             "secret": _secrets(header),
+            "this_copy": ledger.lineage().unseen(),
             "software": header.software,
         }
     )
@@ -296,21 +302,77 @@ def run_spent(plan: Plan, ledger: Ledger) -> UserLosses:
         via Optimal Private Linear Operators on Adaptive Streams", Theorem 2.1.
     """
     rounds, keys = ledger.participations()
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    lengths = np.diff(starts, append=keys.size)
-    sensitivities = np.zeros(starts.size)
-    for length in np.unique(lengths).tolist():  # equal patterns are computed once
-        users = np.flatnonzero(lengths == length)
-        patterns, which = distinct_patterns(rounds[starts[users][:, None] + np.arange(length)])
-        sensitivities[users] = recorded_sensitivities(plan.release, patterns, ledger.released)[
-            which
-        ]
+    of_equal_length = partial(recorded_sensitivities, plan.release, released_rounds=ledger.released)
+    sensitivities = user_sensitivities(rounds, keys, of_equal_length)
     names = ledger.histories.names
     if plan.relative_noise_std == 0:
         return UserLosses(names, np.where(sensitivities > 0, math.inf, 0.0))
     unit = adjacency_factor(plan.adjacency) / plan.relative_noise_std * (1 + _ROUNDING)
     moved = np.where(sensitivities > 0, plan.moved(sensitivities), 0.0)
     return UserLosses(names, moved * unit)
+
+
+def user_sensitivities(
+    rounds: NDArray[np.int32],
+    keys: NDArray[np.int32],
+    of_equal_length: Callable[[NDArray[np.int32]], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """The sensitivity of every user of a ledger, shape (users,).
+
+    Args:
+        rounds: of all participations, sorted by user, then by round.
+        keys: of their users.
+        of_equal_length: the sensitivities of distinct patterns, shape (patterns, k).
+    """
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    lengths = np.diff(starts, append=keys.size)
+    sensitivities = np.zeros(starts.size)
+    for length in np.unique(lengths).tolist():  # equal patterns are computed once
+        users = np.flatnonzero(lengths == length)
+        patterns, which = distinct_patterns(rounds[starts[users][:, None] + np.arange(length)])
+        sensitivities[users] = of_equal_length(patterns)[which]
+    return sensitivities
+
+
+@dataclass(frozen=True, eq=False)
+class LaterRounds:
+    """The rounds that a branch of a run released after a fork, priced by themselves.
+
+    Their noise is independent of that of the common rounds and of other branches, and a user moves
+    them by C_F·Δ with F the rows of these rounds and Δ all contributions to the branch, those
+    before the fork included. Rounding adds at most W to this movement, as it does to that of all
+    rows (docs/theory/accounting.md, "Branches of one run").
+
+    Args:
+        plan: of the run.
+        released: how many rounds the branch has.
+        users: ids by key.
+        rounds: of all participations in the branch, sorted by user, then by round.
+        keys: of their users.
+    """
+
+    plan: Plan
+    released: int
+    users: Sequence[str]
+    rounds: NDArray[np.int32]
+    keys: NDArray[np.int32]
+
+    def after(self, fork: int) -> LaterCost | None:
+        """The cost of the rounds after the first ``fork``; None where C is too large, or is one of
+        a pair.
+        """
+        C = self.plan.mechanism.factorization
+        n = C.rounds
+        if self.plan.release.paired or n > LARGEST_DENSE:
+            return None
+        unit = adjacency_factor(self.plan.adjacency) / self.plan.relative_noise_std
+        unit *= 1 + _ROUNDING
+        released = gram_of_rows(C, fork, self.released)
+        of_equal_length = partial(recorded_movements, released)
+        spent = user_sensitivities(self.rounds, self.keys, of_equal_length)
+        planned = largest_movement(gram_of_rows(C, fork, n), self.plan.participation)
+        losses = UserLosses(list(self.users), self.plan.moved(spent) * unit)
+        return LaterCost(self.plan.moved(planned) * unit, losses)
 
 
 def distinct_patterns(table: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -350,4 +412,12 @@ def costs_of_run(path: str | Path) -> PrivacyCost:
         LedgerError: its records are damaged or contradict each other.
     """
     with opened_record(Path(path)) as (header, ledger):
-        return PrivacyCost(str(path), run_statement(header, ledger), run_spent(header.plan, ledger))
+        rounds, keys = ledger.participations()
+        names = ledger.histories.names
+        return PrivacyCost(
+            str(path),
+            run_statement(header, ledger),
+            run_spent(header.plan, ledger),
+            ledger.lineage(),
+            LaterRounds(header.plan, ledger.released, names, rounds, keys),
+        )

@@ -93,6 +93,7 @@ class Session:
         self._task = task
         if task is not None:
             self._task = task.to(device)
+        directory.restore_configuration(run)
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
         if run.execution.keep_releases:

@@ -1,7 +1,8 @@
 """Privacy spent by each user, from the recorded participation, in one run and in several together.
 
 It is as private as the record itself. Several runs and streams on the same users get one statement,
-by √(Σ μ²) of each user.
+by √(Σ μ²) of each user. Branches of one run are copies of it that were continued; their common
+rounds count once (docs/theory/accounting.md, "Branches of one run").
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from fedmf.accounting.gaussian import certified_epsilon, gaussian_epsilon
 from fedmf.errors import LedgerError
+from fedmf.ledger.lineage import Lineage
 from fedmf.matrices.arrays import Vector
 from fedmf.statements.privacy import UNITS
 from fedmf.statements.statement import (
@@ -125,6 +127,27 @@ def finite(value: float) -> float | None:
 
 
 @dataclass(frozen=True, eq=False)
+class LaterCost:
+    """The privacy cost of the releases of a branch after its fork.
+
+    Args:
+        planned_mu: μ of the worst user that (n, k, b) allows, once all rounds are released.
+        spent: the losses of its users.
+    """
+
+    planned_mu: float
+    spent: UserLosses
+
+
+class LaterReleases(Protocol):
+    """The releases of a branch after a fork, the cost of which can be computed."""
+
+    def after(self, fork: int) -> LaterCost | None:
+        """The cost of the releases after the first ``fork`` commits; None if it is not known."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
 class PrivacyCost:
     """The privacy that one run or stream cost each of its users.
 
@@ -132,39 +155,61 @@ class PrivacyCost:
         name: the name of its directory.
         statement: its statement.
         spent: the losses of its users.
+        lineage: its commits, which tell branches of one run; None where there are none.
+        later: its releases after a fork; None where only the cost of all is known.
     """
 
     name: str
     statement: PrivacyStatement
     spent: UserLosses
+    lineage: Lineage | None = None
+    later: LaterReleases | None = None
 
 
-def joined_mu(costs: Sequence[PrivacyCost]) -> tuple[list[str], Vector]:
+@dataclass(frozen=True, eq=False)
+class _Share:
+    """The share of one run or stream in the cost of several together.
+
+    Args:
+        cost: of the run or stream by itself.
+        planned_mu: the guaranteed μ of the releases that no other one counts.
+        spent: the losses by these releases.
+        note: for the statement, which releases are counted; empty for all.
+    """
+
+    cost: PrivacyCost
+    planned_mu: float
+    spent: UserLosses
+    note: str = ""
+
+
+def joined_mu(losses: Sequence[UserLosses]) -> tuple[list[str], Vector]:
     """Users who took part in any, and √(Σ μ²) of each over those given, rounded up.
 
     >>> def of(users, mu):
-    ...     return PrivacyCost("", {}, UserLosses(users, np.array(mu)))
+    ...     return UserLosses(users, np.array(mu))
     >>> users, mu = joined_mu([of(["ann", "bob"], [3.0, 1.0]), of(["eve", "ann"], [2.0, 4.0])])
     >>> users, mu.round(9)
     (['ann', 'bob', 'eve'], array([5., 1., 2.]))
     """
     squares = dict[str, float]()
-    for cost in costs:
-        for user, mu in zip(cost.spent.users, cost.spent.mu.tolist(), strict=True):
+    for each in losses:
+        for user, mu in zip(each.users, each.mu.tolist(), strict=True):
             squares[user] = squares.get(user, 0.0) + mu * mu
-    return list(squares), np.sqrt(list(squares.values())) * _slack(costs)
+    return list(squares), np.sqrt(list(squares.values())) * _slack(losses)
 
 
 def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> PrivacyStatement:
     """The statement on several runs and streams on the same users, joined by user id.
 
     Args:
-        costs: of two or more, each with a noise key of its own.
+        costs: of two or more, each with a noise key of its own, or branches of one run or stream.
         delta: δ of the result; the smallest of theirs if left out.
 
     Raises:
         LedgerError: one adds no noise or names no users; units or adjacencies differ; two have one
-            noise key; no user took part; or δ is out of range.
+            noise key and are no branches with independent noise; no user took part; or δ is out of
+            range.
 
     References:
         Dong, Roth, Su (2022), "Gaussian Differential Privacy", Corollary 3.3.
@@ -179,22 +224,22 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
             )
     _require_equal("unit", costs)
     _require_equal("adjacency", costs)
-    _require_different_keys(costs)
+    shares = _shares(costs)
     if delta is None:
         delta = float(min(s["delta"] for s in statements))
     if not 0 < delta < 1:
         raise LedgerError(f"δ (delta) must lie strictly between 0 and 1; got {delta!r}.")
-    joined = UserLosses(*joined_mu(costs))
+    joined = UserLosses(*joined_mu([share.spent for share in shares]))
     if not joined.users:
         raise LedgerError("users (of runs and streams) must be at least one; no user took part.")
     times = Counter[str]()
     for cost in costs:
         times.update(cost.spent.users)
-    planned = math.hypot(*(s["mu"] for s in statements)) * _slack(costs)
+    planned = math.hypot(*(share.planned_mu for share in shares)) * _slack(shares)
     unit = statements[0]["unit"]
     return PrivacyStatement(
         {
-            "composed": [_part(cost) for cost in costs],
+            "composed": [_part(share) for share in shares],
             "unit": unit,
             "adjacency": statements[0]["adjacency"],
             "delta": delta,
@@ -212,6 +257,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
                 SPENT_NOT_COVERED,
             ],
             "secret": [],
+            "this_copy": _unseen(costs),
         }
     )
 
@@ -226,25 +272,102 @@ def _require_equal(field: str, costs: Sequence[PrivacyCost]) -> None:
             )
 
 
-def _require_different_keys(costs: Sequence[PrivacyCost]) -> None:
-    holders = dict[str, str]()
+def _shares(costs: Sequence[PrivacyCost]) -> list[_Share]:
+    """The share of each run or stream, in the order given: every release counts once.
+
+    Of branches of one run the longest counts whole, and each other one from the last commit on that
+    it has in common with a longer one.
+
+    Raises:
+        LedgerError: two have one noise key and are no branches with independent noise.
+    """
+    shares = dict[int, _Share]()
+    families = dict[str, list[PrivacyCost]]()
+    for place in sorted(range(len(costs)), key=lambda place: -_commits(costs[place])):
+        cost = costs[place]
+        family = families.setdefault(cost.statement["noise_key"], [])
+        shares[place] = _whole(cost)
+        forks = [_fork(longer, cost) for longer in family]
+        if forks:
+            fork = max(forks)
+            shares[place] = _share_after(fork, cost, family[forks.index(fork)])
+        family.append(cost)
+    return [shares[place] for place in range(len(costs))]
+
+
+def _commits(cost: PrivacyCost) -> int:
+    if cost.lineage is None:
+        return 0
+    return len(cost.lineage.chains)
+
+
+def _fork(longer: PrivacyCost, cost: PrivacyCost) -> int:
+    """T, how many commits two directories with one noise key have in common.
+
+    Raises:
+        LedgerError: they are no branches of one run, or their later noise is not independent.
+    """
+    problem = "they are not copies of one run or stream"
+    if (
+        cost.lineage is not None
+        and longer.lineage is not None
+        and cost.lineage.origin == longer.lineage.origin
+    ):
+        fork = cost.lineage.common_commits(longer.lineage)
+        if not cost.lineage.released_after(fork) or not longer.lineage.released_after(fork):
+            return fork
+        independent = cost.lineage.independent_after(fork, longer.lineage)
+        if independent and not cost.statement["noise_key_public"]:
+            return fork
+        problem = "both continued with the same noise"
+    raise LedgerError(
+        f"noise keys must be different; {longer.name} and {cost.name} have"
+        f" {cost.statement['noise_key']}, and {problem}. Their noise is not independent."
+    )
+
+
+def _whole(cost: PrivacyCost, note: str = "") -> _Share:
+    return _Share(cost, cost.statement["mu"], cost.spent, note)
+
+
+def _share_after(fork: int, cost: PrivacyCost, longer: PrivacyCost) -> _Share:
+    """The share of a branch, the first commits of which count with a longer branch."""
+    common = f"the first {fork} commits are those of {longer.name}"
+    if cost.lineage is None or not cost.lineage.released_after(fork):
+        nothing = UserLosses(cost.spent.users, np.zeros_like(cost.spent.mu))
+        return _Share(cost, 0.0, nothing, f"copy: {common}, and there are no others")
+    if fork == 0:
+        return _whole(cost)
+    later = None
+    if cost.later is not None:
+        later = cost.later.after(fork)
+    if later is None:
+        return _whole(cost, f"branch: {common}, and are counted twice, which is a safe bound")
+    planned = min(later.planned_mu, cost.statement["mu"])
+    spent = UserLosses(cost.spent.users, np.minimum(later.spent.mu, cost.spent.mu))
+    return _Share(cost, planned, spent, f"branch: {common}, and are counted once")
+
+
+def _unseen(costs: Sequence[PrivacyCost]) -> str | None:
+    """A sentence on releases that this machine has seen and none of the directories holds."""
+    lineages = [cost.lineage for cost in costs if cost.lineage is not None]
     for cost in costs:
-        key = cost.statement["noise_key"]
-        if key in holders:
-            raise LedgerError(
-                f"noise keys must be different; {holders[key]} and {cost.name} have {key}. Their"
-                " noise is not independent."
-            )
-        holders[key] = cost.name
+        if cost.lineage is None or cost.lineage.seen is None:
+            continue
+        seen = cost.lineage.seen
+        if not any(seen.is_held_by(lineage.chains) for lineage in lineages):
+            return f"{cost.name}: {cost.lineage.unseen()}"
+    return None
 
 
-def _part(cost: PrivacyCost) -> dict[str, Any]:
-    part: dict[str, Any] = {"directory": cost.name}
+def _part(share: _Share) -> dict[str, Any]:
+    part: dict[str, Any] = {"directory": share.cost.name}
     for name in ("noise_key", "delta", "epsilon", "amplification"):
-        part[name] = cost.statement[name]
+        part[name] = share.cost.statement[name]
+    part["counted"] = share.note or "all releases"
     return part
 
 
-def _slack(costs: Sequence[PrivacyCost]) -> float:
+def _slack(terms: Sequence[object]) -> float:
     """A factor above the rounding errors of sums of squares and a root."""
-    return 1 + (len(costs) + 4) * 2.0**-52
+    return 1 + (len(terms) + 4) * 2.0**-52

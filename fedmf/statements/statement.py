@@ -177,6 +177,10 @@ def up(value: float | None) -> str:
 
 
 def _short(s: Mapping[str, Any]) -> Facts:
+    return [*_short_facts(s), ("this copy", s.get("this_copy"))]
+
+
+def _short_facts(s: Mapping[str, Any]) -> Facts:
     if "composed" in s:
         return _composed(s)
     if s["epsilon"] is None:
@@ -237,6 +241,10 @@ def _typical_users(s: Mapping[str, Any]) -> tuple[Fact, Fact]:
 
 def _facts(s: Mapping[str, Any]) -> Facts:
     """All figures; those from the record of participation come last."""
+    return [("this copy", s.get("this_copy")), *_figures(s)]
+
+
+def _figures(s: Mapping[str, Any]) -> Facts:
     if "composed" in s:
         return _composed(s)
     known_cohorts = None
@@ -325,7 +333,7 @@ def _composed(s: Mapping[str, Any]) -> Facts:
     amplified = False
     for part in s["composed"]:
         guarantee = f"epsilon {up(part['epsilon'])}, delta {up(part['delta'])}"
-        facts.append((part["directory"], f"{guarantee}, {part['noise_key']}"))
+        facts.append((part["directory"], f"{guarantee}, {part['noise_key']}; {part['counted']}"))
         epsilons.append(part["epsilon"])
         deltas.append(part["delta"])
         amplified |= bool(part["amplification"])

@@ -556,7 +556,7 @@ def stream_costs(directory: str | Path) -> PrivacyCost:
     Raises:
         LedgerError, ValueError: as for `account_stream`.
     """
-    with StreamState.open(Path(directory)) as state:
+    with StreamState.open(Path(directory), remembered=False) as state:
         return costs_of(state)
 
 

@@ -109,6 +109,7 @@ def costs_of(state: StreamState) -> PrivacyCost:
     gaps = np.diff(times)[np.diff(keys) == 0]
     separation = int(gaps.min()) if gaps.size else None
     counts = np.bincount(keys)
+    lineage = state.ledger.lineage()
     losses = UserLosses([], np.array([gaussian_mu(sigma)]))
     participation: dict[str, int | None] = {
         "users_participated": None,
@@ -166,10 +167,11 @@ def costs_of(state: StreamState) -> PrivacyCost:
             "assumptions": _assumptions(plan),
             "not_covered": _not_covered(plan),
             "secret": list(SECRETS),
+            "this_copy": lineage.unseen(),
             "software": plan.software,
         }
     )
-    return PrivacyCost(str(state.directory), statement, losses)
+    return PrivacyCost(str(state.directory), statement, losses, lineage)
 
 
 def _losses_of_users(

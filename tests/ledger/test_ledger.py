@@ -304,11 +304,41 @@ def test_copies_on_one_machine_and_on_two(tmp_path: Path, monkeypatch: pytest.Mo
     with Ledger.open(path, SECRET) as ledger:
         assert fresh not in {opening.salt for opening in ledger.openings()}
     with pytest.raises(
-        LedgerError, match="older copy"
-    ):  # it has more commits, and not those of this machine
+        LedgerError, match=r"another branch.*to 4 commits, and this copy has 5.*remove"
+    ) as refused:
         Ledger.open(older, SECRET)
     (mark,) = (tmp_path / "this" / "fedmf" / "marks").iterdir()
     assert (mark.name, mark.stat().st_mode & 0o777) == (SECRET.fingerprint, 0o600)
+    assert str(mark) in str(refused.value)
+    mark.unlink()
+    with Ledger.open(older, SECRET) as ledger:
+        assert ledger.released == 5
+
+
+def test_readers_are_told_of_releases_that_a_copy_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run_of(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    older = tmp_path / "copy" / "ledger.sqlite"
+    with Ledger.open(path, SECRET) as ledger:
+        ledger.opening()
+        commit(ledger, ["u3"])
+        assert ledger.lineage().unseen() is None
+
+    def unseen(place: Path) -> str | None:
+        with Ledger.open(place, SECRET, read_only=True) as ledger:
+            return ledger.lineage().unseen()
+
+    assert unseen(path) is None
+    assert "has seen 4 commits of this run or stream, and this copy has 3" in str(unseen(older))
+    with monkeypatch.context() as other:
+        other.setenv("XDG_STATE_HOME", str(tmp_path / "other machine"))
+        assert unseen(older) is None
+        with Ledger.open(older, SECRET) as ledger:
+            ledger.opening()
+            commit(ledger, ["u3"], ["u4"])
+    assert "another branch with 4 commits, and this copy has 5" in str(unseen(older))
 
 
 def test_a_place_for_marks_that_cannot_be_written_stops_nothing(

@@ -7,12 +7,16 @@ import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from guarantees.small import ROUNDS, aggregator
+from guarantees.small import stream as pushed_stream
 from support.small_runs import run_small, small_run
 from support.streams import BUDGET, run_once, sample, write_rows
 
 from fedmf.accounting.gaussian import gaussian_epsilon
 from fedmf.cli.app import run as command
+from fedmf.runs.directory import opened_record
 from fedmf.runs.run_statement import account, costs_of_run
 from fedmf.streaming import Settings, account_stream, stream_costs
 
@@ -28,6 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "b": {"epsilon": 2.0, "mechanism": "bisr"},
         "open": {"private": False},
         "seeded": {"noise_seed": 7},
+        "seeded too": {"noise_seed": 7},
     }
     for name, changes in runs.items():
         run_small(folder / name, small_run(**{"noise_seed": -1, **changes}))
@@ -70,6 +75,100 @@ def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixt
     assert told["not_covered"]
 
 
+def continued(path: Path, stop: int) -> None:
+    """Release the next rounds of a run with a secret key."""
+    start = {"w": np.zeros(3, np.float32)}
+    with aggregator(path, noise_seed=None).begin(start) as opened:
+        while opened.t < stop:
+            for user in opened.cohort(opened.t):
+                opened.add(user, {"w": np.ones(3)})
+            opened.release()
+
+
+def branches(folder: Path, monkeypatch: pytest.MonkeyPatch, fork: int) -> tuple[Path, Path]:
+    """A run and a copy of it, continued on two machines."""
+    continued(folder / "a", fork)
+    shutil.copytree(folder / "a", folder / "b")
+    continued(folder / "a", ROUNDS)
+    with monkeypatch.context() as other:
+        other.setenv("XDG_STATE_HOME", str(folder / "other machine"))
+        continued(folder / "b", ROUNDS - 1)
+    return folder / "a", folder / "b"
+
+
+def test_common_rounds_of_branches_count_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Against the columns of C, row by row, for users with the pattern that the ledgers record."""
+    fork = 5
+    a, b = branches(tmp_path, monkeypatch, fork)
+    assert command(["account", str(b), str(a), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    with opened_record(a) as (header, ledger):
+        plan = header.plan
+        C = plan.mechanism.factorization.materialize()
+        rounds, keys = ledger.participations()
+    moved = plan.moved(0.0)
+    expected = []
+    for key in np.unique(keys):
+        joined = rounds[keys == key]
+        whole = np.linalg.norm(C[:, joined].sum(axis=1))
+        later = np.linalg.norm(C[fork : ROUNDS - 1, joined[joined < ROUNDS - 1]].sum(axis=1))
+        expected.append(math.hypot(whole + moved, later + moved) / plan.relative_noise_std)
+    assert told["mu_spent"] == pytest.approx(max(expected), rel=1e-9)
+    alone = account(a)
+    assert alone["mu"] < told["mu"] < math.sqrt(2) * alone["mu"]
+    assert told["this_copy"] is None, "the other branch is among those named"
+    shutil.copytree(a, tmp_path / "copy")
+    assert command(["account", str(a), str(tmp_path / "copy"), "--json"]) == 0
+    equal = json.loads(capsys.readouterr().out)
+    assert equal["mu"] == pytest.approx(alone["mu"], rel=1e-12)
+    assert equal["mu_spent"] == pytest.approx(alone["mu_spent"], rel=1e-12)
+
+
+def test_an_older_copy_does_not_state_its_epsilon_silently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    continued(tmp_path / "a", 4)
+    shutil.copytree(tmp_path / "a", tmp_path / "old")
+    continued(tmp_path / "a", 8)
+    (tmp_path / "old" / "noise.key").unlink()
+    for arguments in (["--full"], [], ["--public", str(tmp_path / "public.txt")]):
+        assert command(["account", str(tmp_path / "old"), *arguments]) == 0
+        assert "has seen 8 commits of this run" in capsys.readouterr().out
+    assert "has seen 8 commits" in (tmp_path / "public.txt").read_text()
+    assert command(["account", str(tmp_path / "a")]) == 0
+    assert "has seen" not in capsys.readouterr().out
+    branches(tmp_path / "forked", monkeypatch, 5)
+    assert command(["account", str(tmp_path / "forked" / "b")]) == 0
+    assert "this machine has seen" in capsys.readouterr().out
+
+
+def test_branches_of_a_stream_compose_by_the_safe_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def push(path: Path, stop: int) -> None:
+        with pushed_stream(path, 6, dimension=2, seed=None) as opened:
+            while opened.t < stop:
+                opened.push([0.3, 0.1], user=f"u{opened.t}")
+
+    push(tmp_path / "a", 2)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert command(["account", str(tmp_path / "a"), str(tmp_path / "b"), "--json"]) == 0
+    equal = json.loads(capsys.readouterr().out)
+    push(tmp_path / "a", 5)
+    assert command(["account", str(tmp_path / "b"), "--full"]) == 0
+    assert "commits of this run or stream, and this copy" in capsys.readouterr().out
+    with monkeypatch.context() as other:
+        other.setenv("XDG_STATE_HOME", str(tmp_path / "other machine"))
+        push(tmp_path / "b", 4)
+    assert command(["account", str(tmp_path / "a"), str(tmp_path / "b"), "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert equal["mu"] == pytest.approx(account_stream(tmp_path / "a")["mu"], rel=1e-12)
+    assert both["mu"] == pytest.approx(math.sqrt(2) * equal["mu"], rel=1e-12)
+    assert any("safe bound" in part["counted"] for part in both["composed"])
+
+
 def test_a_record_without_its_key_is_read_with_a_warning(
     place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -87,9 +186,8 @@ def test_a_record_without_its_key_is_read_with_a_warning(
     ("names", "message"),
     [
         (["a", "open"], "adds no noise"),
-        (["a", "b", "copy of a"], "noise keys must be different"),
+        (["seeded", "b", "seeded too"], "noise keys must be different"),
         (["a", "nameless/state"], "names no users (--user-column)"),
-        (["a", "a"], "noise keys must be different"),
     ],
 )
 def test_what_cannot_be_joined_is_refused_in_one_line(
