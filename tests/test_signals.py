@@ -25,11 +25,16 @@ def _kill(number: int) -> None:
 
 
 def test_a_signal_waits_for_the_end_of_a_block() -> None:
-    ended = False
-    with pytest.raises(KeyboardInterrupt), held_back():
-        _kill(signal.SIGINT)
-        ended = True
-    assert ended
+    events = list[str]()
+
+    def interrupted() -> None:
+        with held_back():
+            _kill(signal.SIGINT)
+            events.append("ended")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert events == ["ended"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -39,13 +44,18 @@ def test_what_a_handler_raises_arrives_as_an_interrupt_and_is_raised_afterwards(
 
     before = signal.signal(signal.SIGTERM, leave)
     seen: list[BaseException] = []
-    try:
-        with pytest.raises(SystemExit) as left, stopping():
+
+    def stopped() -> None:
+        with stopping():
             try:
                 _kill(signal.SIGTERM)
             except BaseException as error:
                 seen.append(error)
                 raise
+
+    try:
+        with pytest.raises(SystemExit) as left:
+            stopped()
         assert signal.getsignal(signal.SIGTERM) is leave
     finally:
         signal.signal(signal.SIGTERM, before)

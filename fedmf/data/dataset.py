@@ -316,6 +316,8 @@ class Dataset(ABC):
         """Shapes and types of the test part, bounded by ``classes`` and ``vocabulary`` if given."""
         features = structure_of(self.test_features, self.vocabulary)
         labels = TensorStructure.of(self.test_labels, self.classes or None)
+        if self.classes:  # every class, also where the test part lacks some
+            labels = replace(labels, least=0)
         return ExampleStructure(features, labels)
 
     @abstractmethod

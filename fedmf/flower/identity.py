@@ -79,16 +79,17 @@ def read_node_keys(source: str | Path) -> dict[bytes, tuple[str, ...]]:
         where = f"line {number} of {path}"
         fields = line.split(None, 2)  # type and data of the key, and the comment with the user
         key = _der(load_ssh_public_key, " ".join(fields[:2]).encode())
-        user = ""
+        name = ""
         if len(fields) == 3:
-            user = canonical_id(fields[2].strip())
+            name = fields[2].strip()
+        user = canonical_id(name)
         if key is None:
             raise ConfigError(
                 f"{where} must hold public keys as ssh-keygen -t ecdsa writes them; got"
                 f" {line.strip()!r:.60}."
             )
         users = users_of.get(key, ())
-        if not user.isprintable() or not 0 < len(user) <= 256 or user in users:
+        if not name.isprintable() or not 0 < len(user) <= 256 or user in users:
             raise ConfigError(
                 f"{where} must name a user (ssh-keygen -C ID) in 1 to 256 printable characters, and"
                 f" each key of a user once; got {user[:60]!r}."

@@ -41,13 +41,13 @@ class FlatModel:
     module: nn.Module
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "module", _trainable(self.module))
         for name, parameter in self.module.named_parameters():
             if is_lazy(parameter):
                 raise ValueError(
                     f"model must have parameters of known shapes; got {name!r} of a lazy module."
                     " Call the module once on an example first."
                 )
+        object.__setattr__(self, "module", _trainable(self.module))
         for name, part in self.module.named_modules():
             if getattr(part, "sparse", False) is True:
                 raise ValueError(

@@ -18,11 +18,11 @@ from fedmf.cohorts import AvailableCohorts, CyclicCohorts
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.factorization import LARGEST_DENSE
-from fedmf.matrices.row_blocks import gram_of_rows, largest_movement, recorded_movements
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import RunHeader, opened_record
 from fedmf.statements.composition import LaterCost, PrivacyCost, UserLosses, finite
 from fedmf.statements.recorded_patterns import recorded_sensitivities
+from fedmf.statements.row_blocks import gram_of_rows, largest_movement, recorded_movements
 from fedmf.statements.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,

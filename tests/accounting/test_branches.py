@@ -13,12 +13,12 @@ from support.oracles import patterns
 from fedmf.errors import LedgerError
 from fedmf.ledger.lineage import Lineage
 from fedmf.matrices.factorization import Dense, Factorization
-from fedmf.matrices.row_blocks import gram_of_rows, largest_movement, recorded_movements
 from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.matrices.toeplitz import InverseToeplitz, Toeplitz
 from fedmf.participation import Participation
 from fedmf.statements.composition import LaterCost, PrivacyCost, UserLosses, compose
 from fedmf.statements.recorded_patterns import pattern_sensitivity
+from fedmf.statements.row_blocks import gram_of_rows, largest_movement, recorded_movements
 
 CONTRACT = (5, 2, 2)
 N = CONTRACT[0]
@@ -77,7 +77,7 @@ def test_the_bound_by_rows_lies_above_the_enumeration(monkeypatch: pytest.Monkey
         expected = max(later(C, pattern, FORK) for pattern in patterns(*CONTRACT))
         assert enumerated == pytest.approx(expected, rel=1e-11)
         with monkeypatch.context() as patched:
-            patched.setattr("fedmf.matrices.row_blocks._MOST_PATTERNS", 0)
+            patched.setattr("fedmf.statements.row_blocks._MOST_PATTERNS", 0)
             assert largest_movement(gram, Participation(*CONTRACT)) >= enumerated * (1 - 1e-12)
 
 
