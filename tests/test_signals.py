@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,14 @@ from fedmf.runs.simulation import run_in_process
 from fedmf.training import LocalTrainer
 
 RUN = small_run(mechanism="bisr", bands=3, checkpoint_every=100, local_engine="loop")
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Handle SIGINT as a shell's foreground process does; in the background it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _kill(number: int) -> None:
