@@ -479,7 +479,9 @@ def _table_of(lines: Lines, place: str, form: str | None, joined: bool) -> Table
             form = "jsonl"
     if form == "csv":
         return CsvTable(lines, place, joined)
-    return JsonLinesTable(lines, place)
+    if form == "jsonl":
+        return JsonLinesTable(lines, place)
+    raise InputError(f"format must be one of lines of text here; got {form!r}.")
 
 
 def format_of(path: Path) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import os
 import sys
@@ -221,7 +220,7 @@ def open_output(path: Path | None, fresh: bool, raw: bool = False) -> Output:
         raise ValueError(
             f"output (file) must not exist before the stream; got {path}. Choose another name."
         )
-    known = list(itertools.chain.from_iterable(FORMATS.values()))
+    known = [*FORMATS["csv"], *FORMATS["jsonl"], *FORMATS["parquet"]]
     if path.suffix.lower() not in ("", *known):
         raise ValueError(
             f"output (file) must end in {', '.join(known)}, or have no suffix (JSON lines); got "
