@@ -303,7 +303,7 @@ def tiny_bert(folder: Path) -> None:
     ).save_pretrained(folder)
 
 
-def carry_out(app: App, folder: Path, config: dict[str, Any]) -> None:
+def execute(app: App, folder: Path, config: dict[str, Any]) -> None:
     """Run an app in this process; where nodes hold their own data, on a grid with their node
     configs.
     """
@@ -348,7 +348,7 @@ def one(app: App, folder: Path) -> dict[str, Any]:
     try:
         if "tiny-bert" in app.loads:
             tiny_bert(Path(hub) / "tiny-bert")
-        carry_out(app, folder, config)
+        execute(app, folder, config)
     except ImportError as error:
         return {"outcome": f"left out: {error}", "good": True}
     except ConfigError as error:

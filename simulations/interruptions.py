@@ -46,7 +46,7 @@ KEYS = {
 CONTEXT: Any = mp.get_context("forkserver")
 
 
-def carry_out(place: Path, every: int, way: str, last: int, delay: float) -> None:
+def execute(place: Path, every: int, way: str, last: int, delay: float) -> None:
     """Start a run in this process, and stop it after round ``last``, or ``delay`` seconds later."""
 
     def strike() -> None:
@@ -114,7 +114,7 @@ def interrupted(folder: Path, way: str, every: int, index: int) -> dict[str, Any
     if way in SIGNALS and index % 5 == 0:
         last = 0
         delay = draw.uniform(0.0, 2.0)
-    in_process(carry_out, place, every, way, last, delay)
+    in_process(execute, place, every, way, last, delay)
     report = place.with_suffix(".json")
     in_process(finish, place, every, report)
     return json.loads(report.read_text())

@@ -28,7 +28,7 @@ from fedmf.data import DATASETS, Dataset, read_schema
 from fedmf.streaming import Settings, open_run
 
 #: Rows that are lost, rows that the operator's counts explain, and the reasons.
-Told = tuple[int, int, str]
+Outcome = tuple[int, int, str]
 ROWS = 200
 PEOPLE = [f"p{i}" for i in range(39)] + ["Zoé"]
 SCHEMA = """[columns]
@@ -103,7 +103,7 @@ def written(table: pd.DataFrame | str, form: str, folder: Path) -> Path:
     return path
 
 
-def told_of(data: Any, tests_apart: bool = False) -> Told:
+def outcome_of(data: Any, tests_apart: bool = False) -> Outcome:
     counts = data.row_counts
     tests = 0 if tests_apart else counts.test_rows
     trained = np.concatenate([*data.owned])
@@ -119,27 +119,27 @@ def trained(path: Path, folder: Path, kind: str, **more: Any) -> Any:
     return DATASETS[kind](**{**given, **more}).load()
 
 
-def of_table(table: pd.DataFrame | str, form: str, folder: Path) -> Told:
+def of_table(table: pd.DataFrame | str, form: str, folder: Path) -> Outcome:
     schema = str(folder / "schema.toml")
-    return told_of(trained(written(table, form, folder), folder, "table", schema=schema))
+    return outcome_of(trained(written(table, form, folder), folder, "table", schema=schema))
 
 
-def of_frame(frame: pd.DataFrame, folder: Path) -> Told:
+def of_frame(frame: pd.DataFrame, folder: Path) -> Outcome:
     frame = frame.drop(columns="ward")
     if "age" in frame and frame["age"].dtype == float:
         frame["age"] -= 50
     given = {"user": "who", "label": "y", "classes": ["no", "yes"], "user_list": PEOPLE}
-    return told_of(Dataset.from_frame(frame, **given))
+    return outcome_of(Dataset.from_frame(frame, **given))
 
 
-def of_hub(frame: pd.DataFrame, folder: Path) -> Told:
+def of_hub(frame: pd.DataFrame, folder: Path) -> Outcome:
     if "age" in frame and frame["age"].dtype == float:
         frame = frame.assign(age=[[age - 50] for age in frame["age"]])
     written(frame, "parquet", folder).rename(folder / "train.parquet")
-    return told_of(trained(folder, folder, "hub", input_shape=(1,), **TAUGHT))
+    return outcome_of(trained(folder, folder, "hub", input_shape=(1,), **TAUGHT))
 
 
-def of_stream(table: pd.DataFrame | str, form: str, folder: Path) -> Told:
+def of_stream(table: pd.DataFrame | str, form: str, folder: Path) -> Outcome:
     path = written(table, form, folder)
     given = {"schema": read_schema(folder / "schema.toml"), "clip_norm": float("nan")}
     settings = Settings(**given, **BUDGET, user_column="who", release_every=ROWS)
@@ -148,21 +148,21 @@ def of_stream(table: pd.DataFrame | str, form: str, folder: Path) -> Told:
     return of_counts(json.loads((folder / "state/operator.json").read_text()))
 
 
-def of_push(frame: pd.DataFrame, folder: Path) -> Told:
+def of_push(frame: pd.DataFrame, folder: Path) -> Outcome:
     schema = read_schema(folder / "schema.toml")
     with PrivateStream(folder / "pushed", schema=schema, rounds=ROWS, **BUDGET) as stream:
         stream.push_many(frame, users="who")
         return of_counts(stream.counts())
 
 
-def of_counts(counts: dict[str, int]) -> Told:
+def of_counts(counts: dict[str, int]) -> Outcome:
     names = ("rows", "steps", "clipped", "zeroed", "beyond_k", "within_b")
     reasons = {name: count for name, count in counts.items() if name not in names and count}
     lost = counts["zeroed"] + ROWS - counts["steps"]
     return lost, sum(reasons.values()) + counts["beyond_k"], json.dumps(reasons)
 
 
-def of_arrays(change: Callable[[Any, Any], None], folder: Path) -> Told:
+def of_arrays(change: Callable[[Any, Any], None], folder: Path) -> Outcome:
     """Load arrays of which the public test part has a fault."""
     rows = people_rows()
     x = rows[["age"]].to_numpy() - 50
@@ -170,10 +170,10 @@ def of_arrays(change: Callable[[Any, Any], None], folder: Path) -> Told:
     test = (x.copy(), y.copy())
     change(*test)
     given: dict[str, Any] = {"classes": 2, "user_list": PEOPLE, "test": test}
-    return told_of(Dataset.from_arrays(x, y, rows["who"].tolist(), **given), tests_apart=True)
+    return outcome_of(Dataset.from_arrays(x, y, rows["who"].tolist(), **given), tests_apart=True)
 
 
-def of_names(tests: list[str], declared: tuple[str, ...], folder: Path) -> Told:
+def of_names(tests: list[str], declared: tuple[str, ...], folder: Path) -> Outcome:
     """Load a hub data set with class names; a fifth of its tests has no class."""
     from datasets import ClassLabel, Features, List, Value
     from datasets import Dataset as HubDataset
@@ -189,12 +189,12 @@ def of_names(tests: list[str], declared: tuple[str, ...], folder: Path) -> Told:
         rows.to_parquet(str(folder / f"{part}.parquet"))
     given = {**TAUGHT, "class_names": declared, "partition": "iid", "input_shape": (1,)}
     data = trained(folder, folder, "hub", **given, user_column="", user_list="")
-    lost, told, reasons = told_of(data, tests_apart=True)
+    lost, told, reasons = outcome_of(data, tests_apart=True)
     wrong = (data.test_features[:, 0] > 0) != (data.test_labels == 1)
     return lost + int(wrong.sum()), told, reasons
 
 
-def variants() -> Iterator[tuple[str, str, Callable[[Path], Told]]]:
+def variants() -> Iterator[tuple[str, str, Callable[[Path], Outcome]]]:
     """Yield the name of each variant, its reader, and what loads it in an empty folder."""
     frames = {"as declared": people_rows()}
     frames |= {name: spoilt(*fault) for name, fault in VALUES.items()}
