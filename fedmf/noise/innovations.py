@@ -16,8 +16,9 @@ Error of float64, with e = 2⁻⁵³, r = √(−2 ln U) and any use of fused mu
     f = m − 1: exact. ln m by s = f/(f + 2) and a polynomial: 4.5e relative.
     L = −2 ln U: |dL| ≤ e(7 + 2.5L), so that |dr| ≤ |dL|/2r + er ≤ e(4.5 + 2.5r) for U < √½; else
     |dr| ≤ 4er.
-    cos and sin: 3.5e absolute (argument 1e, polynomial 2e, its minimax error 0.1e).
-    |dN| ≤ e(4.5 + 2.5r + 3.5r + r), and the product with ρ adds e·ρ|N|: together at most
+    cos and sin: 4e absolute (argument 1e, polynomial 2e, minimax error with rounded coefficients
+    0.6e).
+    |dN| ≤ e(4.5 + 2.5r + 4r + r), and the product with ρ adds e·ρ|N|: together at most
     ρe(6 + 9r).
 
 Bits after the first 64 move N by at most 2⁻⁶⁴/(Ur) + 2⁻⁶⁴πr: below 1e for U ≥ 2⁻¹² and 1 − U ≥
