@@ -26,7 +26,9 @@ from fedmf.flower.identity import (  # noqa: E402
     user_id_mod,
 )
 from fedmf.flower.local_app import run_app  # noqa: E402
+from fedmf.flower.silo import SiloSums, silo_app  # noqa: E402
 from fedmf.flower.wrapper import CorrelatedNoise  # noqa: E402
+from fedmf.runs.silo import Silo  # noqa: E402
 
 __all__ = [
     "ClientReportedIdentity",
@@ -34,8 +36,11 @@ __all__ = [
     "EnrolledIdentity",
     "InProcessGrid",
     "NodeIdentity",
+    "Silo",
+    "SiloSums",
     "run_app",
     "run_on_grid",
     "run_on_ray",
+    "silo_app",
     "user_id_mod",
 ]

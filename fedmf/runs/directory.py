@@ -144,6 +144,11 @@ class RunHeader:
         return _statistics_of(self.run)
 
     @property
+    def is_silo(self) -> bool:
+        """Whether it is the run of a silo, which protects its people against the server too."""
+        return self.run["task"]["kind"] == "silo"
+
+    @property
     def unit(self) -> Unit:
         """The unit of protection."""
         return UNITS[self.plan.unit]
