@@ -109,9 +109,11 @@ def compiled_training() -> Any:
     warning.daemon = True
     warning.start()
     try:
-        return compiled(steps.SIGNATURE)(steps.train_users)
+        train_users = compiled(steps.SIGNATURE)(steps.train_users)
+        train_users.compile()
     finally:
         warning.cancel()
+    return train_users
 
 
 def program_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:
