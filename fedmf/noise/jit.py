@@ -48,6 +48,11 @@ class Compiled:
         assert self._program is not None
         return self._program(*arguments)
 
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the machine code is there."""
+        return self._program is not None
+
     def compile(self) -> None:
         """Compile the function for its types, or load it from the cache, unless that is done."""
         with self._lock:
