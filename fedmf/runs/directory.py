@@ -145,7 +145,7 @@ class RunHeader:
 
     @property
     def is_silo(self) -> bool:
-        """Whether it is the run of a silo, which protects its people against the server too."""
+        """True for the run of a silo, which protects its people against the server too."""
         return self.run["task"]["kind"] == "silo"
 
     @property
