@@ -146,7 +146,7 @@ class RunHeader:
     @property
     def is_silo(self) -> bool:
         """True for the run of a silo, which protects its people against the server too."""
-        return self.run["task"]["kind"] == "silo"
+        return self.run.get("task", {}).get("kind") == "silo"
 
     @property
     def unit(self) -> Unit:
