@@ -112,8 +112,8 @@ class SiloSums(Strategy):
             silos of a round and has the server rule.
         training: the name of the training, as in the file of each silo.
         clip_norm: ζ, as in the file of each silo.
-        users_per_round: the number by which sums are divided; None for the planned users of the
-            silos that answer.
+        users_per_round: the number by which sums are divided: the planned users of all silos. None
+            for those of the silos that answer; correlated noise then cancels less.
         frozen, tied: as for `Silo`.
 
     Raises:
@@ -126,7 +126,7 @@ class SiloSums(Strategy):
         *,
         training: str,
         clip_norm: float,
-        users_per_round: int | None = None,
+        users_per_round: int | None,
         frozen: tuple[str, ...] = (),
         tied: bool | None = None,
     ) -> None:
