@@ -88,8 +88,10 @@ def _answer(silo: Silo, message: Message) -> Message:
         )
     model = dict[str, NDArray[Any]]()
     layout = silo.layout
-    for name, shape, dtype in zip(layout.names, layout.shapes, layout.dtypes, strict=True):
-        model[name] = checked_array(arrays[name], name, (dtype,), shape)
+    expected = dict(zip(layout.names, zip(layout.dtypes, layout.shapes, strict=True), strict=True))
+    for name, array in arrays.items():
+        dtype, shape = expected[name]
+        model[name] = checked_array(array, name, (dtype,), shape)
     server_round = config[_ROUND]
     if not isinstance(server_round, int):
         raise ConfigError(f"{_ROUND} must be an integer; got {server_round!r:.40}.")
