@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,8 @@ def account(
     public: Path | None = option(
         None,
         "FILE",
-        "Also write the public part of the statement to a new file: .txt as text, else JSON.",
+        "Also write the public part of the statement to a new file: .txt as text, .md or .html as a"
+        " letter in plain words, else JSON.",
     ),
     delta: float | None = option(
         None, "D", "With several directories: delta of their composition."
@@ -52,7 +54,7 @@ def account(
     Several directories are composed: the μ² of a user in all of them add up. Copies of one run that
     were continued count their common rounds once.
 
-    Example: fedmf account runs/a --public statement-public.json
+    Example: fedmf account runs/a --public letter.html
     """
     if len(run_dirs) > 1:
         statement, figures = _composition(run_dirs, delta)
@@ -82,12 +84,18 @@ def account(
 
 
 def _write_public(statement: PrivacyStatement, path: Path) -> None:
-    """Write the public part of a statement to a new file: .txt as text, else JSON."""
+    """Write the public part of a statement to a new file in the form that its suffix names."""
     from fedmf.ledger.durable_files import new_file
+    from fedmf.statements.letter import PrivacyLetter
 
+    suffix = path.suffix.lower()
     text = statement.to_json()
-    if path.suffix == ".txt":
+    if suffix == ".txt":
         text = statement.render_text()
+    elif suffix == ".md":
+        text = PrivacyLetter.of(statement, date.today()).to_markdown()
+    elif suffix == ".html":
+        text = PrivacyLetter.of(statement, date.today()).to_html()
     with new_file(path, mode=0o644) as file:
         file.write(text.encode())
 

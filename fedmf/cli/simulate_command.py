@@ -132,12 +132,9 @@ def _show_result(session: Session, view: RunProgress, full: bool) -> None:
     quality = view.quality()
     if quality:
         typer.echo(f"Model: {quality}.")
-    lists = (
-        f"{len(statement['assumptions'])} assumptions, {len(statement['not_covered'])} things not"
-        " covered"
-    )
     typer.echo(
-        f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}"
+        f"Next: fedmf account {shlex.quote(str(path))} --full ({statement.counts()}); learning"
+        f" curve in {path}"
     )
     secrets = ["noise.key", "ledger.sqlite*", FAILURES]
     if (path / OPERATOR).exists():

@@ -96,11 +96,13 @@ class RunProgress:
 
     def _size(self) -> str:
         plan = self._session.plan
+        most = plan.participation.max_participations
+        rounds = "1 round" if most == 1 else f"{most} rounds"
         return (
             f"fedmf {__version__} · {self._session.directory.path} ·"
             f" {self._session.server.dimension:,} parameters ·"
             f" {plan.users:,} {UNITS[plan.unit].plural}, {plan.users_per_round:,} per round,"
-            f" at most {plan.participation.max_participations} rounds each"
+            f" at most {rounds} each"
         )
 
     def _mechanism(self, noise: NoiseAndSignal) -> str:
