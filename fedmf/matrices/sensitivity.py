@@ -466,8 +466,8 @@ def sensitivity_of(factorization: Factorization, participation: Participation) -
 
     >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> sensitivity_of(Toeplitz([1.0, 0.5], 4), Participation(4, 2, 2))
-    Sensitivity(value=1.5811388300841898, kind='exact', case='rounds of one user share no band of C (p <= b):
-    ...')
+    Sensitivity(value=1.5811388300841898, kind='exact', case='rounds of one user share no band of C
+    (p <= b): ...')
     """
     if factorization.rounds != participation.rounds:
         raise ValueError(

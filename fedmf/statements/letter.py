@@ -26,8 +26,8 @@ _CHECKS: Final = (
     " all conditions and limits in technical words, and must show the reference number above.",
     "Whoever ran the computation can compute all figures again from its records: `fedmf account"
     " DIRECTORY`. This fails if a record was changed.",
-    "An expert can compute them again from the statement without this software, as its page"
-    " “Auditing” describes.",
+    "An expert can compute them again from the statement without this software, as the page"
+    " “Auditing” of its documentation describes.",
     "Ask: Does each person have one id? Who can read the secret key and its backups? What else was"
     " published about the same people?",
 )
@@ -150,9 +150,10 @@ class PrivacyLetter:
                 body += [f"<li>{_escaped(point)}</li>" for point in section.points]
                 body.append("</ul>")
         head = f'<meta charset="utf-8">\n<title>{_escaped(_TITLE)}</title>'
+        head += f"\n<style>\n{_STYLE}</style>"
         content = "\n".join(body)
         return (
-            f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{head}\n<style>\n{_STYLE}</style>\n</head>\n'
+            f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{head}\n</head>\n'
             f"<body>\n{content}\n</body>\n</html>\n"
         )
 
@@ -166,7 +167,7 @@ def _escaped(text: str) -> str:
 
 
 def _text_bar(bar: Bar) -> str:
-    return f"{bar.label:<34} {bar.right:>3} of 100  {'█' * round(bar.right / 4)}"
+    return f"{bar.label:<36} {bar.right:>3} of 100  {'█' * round(bar.right / 4)}"
 
 
 def _picture(bars: Sequence[Bar]) -> str:
@@ -255,8 +256,8 @@ def _data(s: Mapping[str, Any]) -> Section:
         most = s["max_participations"]
         rounds = "one round" if most == 1 else f"{most} rounds"
         points.append(
-            f"Used: the data of {s['users']:,} {_many(s)}, of about {s['users_per_round']:,} in each"
-            f" round of training. Each {_one(s)} takes part in at most {rounds}."
+            f"Used: the data of {s['users']:,} {_many(s)}, of about {s['users_per_round']:,} in"
+            f" each round of training. Each {_one(s)} takes part in at most {rounds}."
         )
         points.append(
             f"Published: the model after each round, {s['dimension']:,} numbers each time."
@@ -266,9 +267,8 @@ def _data(s: Mapping[str, Any]) -> Section:
     names = dict.fromkeys(entry["name"] for entry in s["public_inputs"])
     if names:
         points.append(
-            "Treated as known to everyone, and not protected (the full statement says more): "
-            + ", ".join(names)
-            + "."
+            "Counted as known to everyone, and not protected (technical names, explained in the"
+            f" full statement): {', '.join(names)}."
         )
     return Section("Which data", (), points=points)
 
@@ -323,11 +323,12 @@ def _strength(s: Mapping[str, Any]) -> Section:
         ),
         bars,
         (
-            f"The lead over tossing a coin is called the attacker’s advantage. It is at most"
-            f" {points} points here, where 0 means that nothing can be found out and 100 that"
-            f" everything can. This is a {grade} protection. It is a limit for the strongest"
-            " attacker that one can imagine, whatever this attacker does; it is not a forecast of"
-            " what will happen.",
+            "Count 50 of 100, a coin, as 0 points: nothing was found out. Count 100 of 100 as 100"
+            f" points: everything was. Then {right} of 100 is {points} points. Experts call this"
+            f" the attacker’s advantage. We call up to {_STRONG} points a strong protection, up to"
+            f" {_MODERATE} a moderate one, and more a weak one: this one is {grade}.",
+            "This is a limit for the strongest attacker that one can imagine, whatever the attacker"
+            " does. It is not a forecast of what will happen.",
             _experts(s),
         ),
     )
