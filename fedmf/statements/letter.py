@@ -23,23 +23,22 @@ _MODERATE: Final = 65
 _TITLE: Final = "Privacy letter: what can be found out about one person"
 _CHECKS: Final = (
     "Ask for the full public statement (`fedmf account DIRECTORY --public statement.txt`). It lists"
-    " all conditions and limits in technical words, and must show the reference number above.",
-    "Whoever ran the computation can compute all figures again from its records: `fedmf account"
-    " DIRECTORY`. This fails if a record was changed.",
-    "An expert can compute them again from the statement without this software, as the page"
-    " “Auditing” of its documentation describes.",
+    " all conditions and limits in technical words, and must show the reference number above. An"
+    " expert can compute ε from it without this software (page “Auditing” of its documentation).",
+    "Whoever ran the computation can compute all figures again from its records (`fedmf account"
+    " DIRECTORY`). This fails if a record was changed.",
     "Ask: Does each person have one id? Who can read the secret key and its backups? What else was"
     " published about the same people?",
 )
 _STYLE: Final = """\
-@page { size: A4; margin: 16mm 18mm; }
-body { font: 10pt/1.38 system-ui, sans-serif; max-width: 46em; margin: 2em auto; padding: 0 1em;
-  color: #111; }
-h1 { font-size: 15pt; margin: 0 0 .3em; }
-h2 { font-size: 11pt; margin: .9em 0 .2em; }
+@page { size: A4; margin: 13mm 16mm; }
+body { font: 9pt/1.3 Arial, Helvetica, sans-serif; max-width: 46em; margin: 2em auto;
+  padding: 0 1em; color: #111; }
+h1 { font-size: 14pt; margin: 0 0 .2em; }
+h2 { font-size: 10.5pt; margin: .7em 0 .15em; }
 p, ul { margin: .25em 0; }
 ul { padding-left: 1.3em; }
-svg { width: 100%; height: auto; margin: .3em 0; }
+svg { width: 80%; height: auto; margin: .2em 0; }
 @media print { body { margin: 0; padding: 0; max-width: none; } }
 """
 
@@ -177,14 +176,14 @@ def _picture(bars: Sequence[Bar]) -> str:
     for row, bar in enumerate(bars):
         top = 26 * row
         parts.append(f'<text x="0" y="{top + 15}">{_escaped(bar.label)}</text>')
-        parts.append(f'<rect x="215" y="{top + 2}" width="300" height="18" fill="#eee"/>')
+        parts.append(f'<rect x="235" y="{top + 2}" width="300" height="18" fill="#eee"/>')
         parts.append(
-            f'<rect x="215" y="{top + 2}" width="{3 * bar.right}" height="18" fill="{bar.colour}"/>'
+            f'<rect x="235" y="{top + 2}" width="{3 * bar.right}" height="18" fill="{bar.colour}"/>'
         )
-        parts.append(f'<text x="522" y="{top + 15}">{bar.right} of 100</text>')
+        parts.append(f'<text x="542" y="{top + 15}">{bar.right} of 100</text>')
     height = 26 * len(bars)
     return (
-        f'<svg viewBox="0 0 590 {height}" role="img" font-size="12">\n' + "\n".join(parts) + "\n"
+        f'<svg viewBox="0 0 610 {height}" role="img" font-size="12">\n' + "\n".join(parts) + "\n"
         "</svg>"
     )
 
