@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Most columns of statistics in the table; the file of metrics has all of them.
 _MOST_SHOWN: Final = 6
 _WIDTH: Final = 15
+#: Evaluations of a run up to which each is a line.
+_MOST_LINES: Final = 20
 
 
 @contextmanager
@@ -133,10 +135,18 @@ class RunProgress:
         """Show a finished round."""
         self._show(record.rounds, record.horizon, "")
         row = self._session.metrics.get(record.rounds)
-        due = record.rounds % max(1, record.horizon // 10) == 0 or record.rounds == record.horizon
-        if due and row is not None:
+        if row is not None and self._is_shown(record):
             cells = [self._figure(name, row.get(name)) for name in self._columns]
             self._print_row(f"{record.rounds:>8}", cells)
+
+    def _is_shown(self, record: RoundRecord) -> bool:
+        """Whether an evaluation is a line: each of a few, else about every tenth part of them."""
+        every = self._session.run.execution.evaluate_every
+        evaluations = record.horizon // every
+        step = every
+        if evaluations > _MOST_LINES:
+            step = every * (evaluations // 10)
+        return record.rounds % step == 0 or record.rounds == record.horizon
 
     def _figure(self, name: str, value: float | None) -> str:
         if value is None:

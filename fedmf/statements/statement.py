@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedmf.accounting.rounding import at_least, at_most
+from fedmf.figures import html_table
 from fedmf.ledger.durable_files import write_durably
 from fedmf.statements.advantage import advantage
 from fedmf.statements.privacy import UNITS
@@ -121,6 +122,10 @@ class PrivacyStatement(dict[str, Any]):
             elif n > 1:
                 counts.append(f"{n} {plural}")
         return ", ".join(counts)
+
+    def _repr_html_(self) -> str:
+        facts = [("privacy", headline(self)), *_short(self), ("statement", self.counts())]
+        return html_table([(name, value) for name, value in facts if value])
 
     def write(self, folder: Path) -> None:
         """Write it into the directory of its run or stream, for programs and for people."""

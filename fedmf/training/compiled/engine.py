@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -39,7 +40,7 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
     squared_error: steps.SQUARED_ERROR,
     binary_cross_entropy: steps.BINARY_CROSS_ENTROPY,
 }
-#: Seconds of compiling before a warning says so.
+#: Seconds of compiling before a notice says so.
 _PATIENCE: Final = 5.0
 
 
@@ -101,17 +102,22 @@ def _array(values: Tensor) -> NDArray[Any]:
 @cache
 def compiled_training() -> Any:
     """`steps.train_users`, compiled for all models at once or loaded from disk."""
-    warning = threading.Timer(
-        _PATIENCE,
-        _log.warning,
-        ("the training program is being compiled, once for this machine and version: about 20 s",),
-    )
-    warning.daemon = True
-    warning.start()
+    notice = threading.Timer(_PATIENCE, _announce)
+    notice.daemon = True
+    notice.start()
     try:
         return compiled(steps.SIGNATURE)(steps.train_users)
     finally:
-        warning.cancel()
+        notice.cancel()
+
+
+def _announce() -> None:
+    """Say why nothing happens: in a log, or as output of a notebook, which shows logs in red."""
+    notice = "Compiling the training program, once for this machine and version: about 20 s."
+    if "ipykernel" in sys.modules:
+        print(notice)
+    else:
+        _log.warning(notice)
 
 
 def program_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:
