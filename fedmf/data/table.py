@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -212,6 +212,12 @@ class Table(SpreadOptions):
 
     # Declarations.
 
+    @property
+    def schema_file(self) -> Path | None:
+        if not self.schema:
+            return None
+        return Path(self.schema.partition("#")[0]).expanduser()
+
     @cached_property
     def declared(self) -> Schema | None:
         """The schema; None without one.
@@ -219,9 +225,9 @@ class Table(SpreadOptions):
         Raises:
             ValueError: it cannot be read, or does not declare users and labels as such.
         """
-        if not self.schema:
+        if self.schema_file is None:
             return None
-        schema = read_schema(Path(self.schema.partition("#")[0]).expanduser())
+        schema = read_schema(self.schema_file)
         if self.user_column:
             schema.column(self.user_column, User, "user_column")
         for name in self.label_column:
@@ -581,9 +587,13 @@ class Table(SpreadOptions):
         return _narrow(values)
 
     def _labels(self, columns: Mapping[str, Any], rows: int) -> NDArray[Any]:
-        """Return numbers, or class numbers with −1 for none of the classes."""
-        if not self.label_column:
+        """Return numbers, or class numbers with −1 for none of the classes; zeros if not read."""
+        is_read = set(self.label_column) <= columns.keys()
+        if not self.label_column or not (is_read or self._has_number_labels):
             return np.zeros(rows, dtype=np.int64)
+        if not is_read:
+            labels = np.zeros((rows, len(self.label_column)), dtype=np.float32)
+            return labels[:, 0] if len(self.label_column) == 1 else labels
         if self._has_number_labels:
             # The last coordinate of a category with two values is 1 for the second one.
             parts = [self._numbers([name], columns)[:, -1] for name in self.label_column]
@@ -606,6 +616,41 @@ class Table(SpreadOptions):
         measured = encoding.measure([columns[name] for name in names])
         z, _ = encoding.encode(measured)
         return np.where(np.isnan(measured), np.nan, z)
+
+    def of_new_rows(self, path: Path) -> tuple[InMemoryDataset, Rows]:
+        """Return the rows of other files, encoded as for training, as a test part without users.
+
+        Only the feature columns are read; others that the schema declares may be absent. Labels are
+        zeros. A row that cannot be read is a row of the test part, too, and not readable.
+
+        Args:
+            path: a file, or a folder of files.
+
+        Raises:
+            ValueError: as `batches` and `read`.
+        """
+        source = replace(self, path=str(path))
+        unread = list(self._others)
+        if self.declared is not None:
+            unread = [name for name in self.declared.columns if name not in self.features]
+        rows = source.read(source.batches(unread))
+        x = rows.features
+        vocabulary = 0
+        if self.text_column:
+            vocabulary = self.tokens.size
+            texts_as_tokens = [padded(self.tokens.encode(text), self.length) for text in x]
+            x = torch.from_numpy(np.concatenate(texts_as_tokens))
+        dataset = InMemoryDataset(
+            features=x[:0],
+            labels=rows.labels[:0],
+            owned=Partition(np.arange(0), np.zeros(1, dtype=np.int64)),
+            user_ids=(),
+            test_features=x,
+            test_labels=rows.labels,
+            classes=len(self.classes),
+            vocabulary=vocabulary,
+        )
+        return dataset, rows
 
     # Dividing.
 

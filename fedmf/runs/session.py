@@ -27,7 +27,7 @@ from fedmf.noise.key import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer
-from fedmf.runs.directory import FAILURES, RunDirectory, RunHeader, read_header
+from fedmf.runs.directory import FAILURES, SCHEMA, RunDirectory, RunHeader, read_header
 from fedmf.runs.kept_releases import released_integers
 from fedmf.runs.outputs import (
     central,
@@ -159,6 +159,9 @@ class Session:
         )
         if task.dataset.row_counts is not None:
             write_durably(directory.path / OPERATOR, task.dataset.row_counts.to_json().encode())
+        if run.task_source.schema_file is not None:
+            schema = run.task_source.schema_file.read_bytes()
+            write_durably(directory.path / SCHEMA, schema)
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
