@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
 from fedmf.cli.interruption import continuable
 from fedmf.cli.shared_options import FULL, SETS, argument, flag, option
+
+#: Final metrics that are one number.
+_FINAL: Final = {"auc": "AUC", "r2": "R²"}
 
 if TYPE_CHECKING:
     from fedmf.runs.progress import RunProgress
@@ -108,6 +111,20 @@ def simulate(
             _show_result(session, view, full)
 
 
+def _final(session: Session) -> str:
+    """AUC or R², which are computed at the end alone, and their file."""
+    from fedmf.runs.outputs import QUALITY
+
+    figures = list[str]()
+    for name, value in session.quality.items():
+        label = _FINAL.get(name.removesuffix("_not_private"))
+        if label is not None and value is not None:
+            figures.append(f"{label} {value:.4g}")
+    if not figures:
+        return ""
+    return f" {', '.join(figures)}; more in {session.directory.path / QUALITY}."
+
+
 def _default_directory(config: Path | None) -> Path:
     name = "run"
     if config is not None:
@@ -131,7 +148,7 @@ def _show_result(session: Session, view: RunProgress, full: bool) -> None:
     typer.echo(text)
     quality = view.quality()
     if quality:
-        typer.echo(f"Model: {quality}.")
+        typer.echo(f"Model: {quality}.{_final(session)}")
     typer.echo(
         f"Next: fedmf account {shlex.quote(str(path))} --full ({statement.counts()}); learning"
         f" curve in {path}"

@@ -111,6 +111,8 @@ class RunResult:
         parameters: the released model, shape (d,), in the order of the module's parameters.
         metrics: rows of the metrics table, by the number of released rounds.
         statement: the privacy statement.
+        quality: loss, metrics and final metrics of the model on the test part, such as ``auc`` and
+            ``confusion_matrix`` of classes, or ``r2`` of numbers (`final_metrics`).
         stopped: the callback that ended the run, "on_round"; empty if none did.
     """
 
@@ -118,6 +120,7 @@ class RunResult:
     parameters: Tensor
     metrics: Mapping[int, Mapping[str, Any]]
     statement: PrivacyStatement
+    quality: Mapping[str, Any] = field(default_factory=dict)
     stopped: str = ""
 
     def __repr__(self) -> str:
@@ -135,10 +138,10 @@ class RunResult:
         return f"{self.statement['rounds_released']} of {self.statement['rounds']} rounds"
 
     def _last(self) -> dict[str, str]:
-        """The newest evaluation, with four digits."""
+        """The quality of the model, with four digits."""
         figures = dict[str, str]()
-        for name, value in self.metrics.get(max(self.metrics, default=0), {}).items():
-            if value is not None:
+        for name, value in self.quality.items():
+            if isinstance(value, float):
                 figures[name.replace("_", " ")] = f"{value:.4g}"
         return figures
 
