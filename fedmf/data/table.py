@@ -40,8 +40,9 @@ from fedmf.data.partitions import Partition, hold_out, hold_out_of_each_user, pa
 from fedmf.data.row_counts import RowCounts, check_public_tests, counted
 from fedmf.data.schema import Category, Encoded, Number, Schema, User
 from fedmf.data.schema_file import read_schema
-from fedmf.data.table_reader import JsonLinesTable, RowBatch, open_table, table_files
+from fedmf.data.table_reader import JsonLinesTable, RowBatch, table_files
 from fedmf.data.tokens import Vocabulary, evenly, next_tokens, padded, public_vocabulary
+from fedmf.data.user_files import RowFiles, UserFiles, open_rows
 from fedmf.values import Field
 
 _log = logging.getLogger("fedmf")
@@ -149,6 +150,13 @@ class Table(SpreadOptions):
     vocabulary_path: Annotated[
         str, Field("public tokenizer.json of the tokenizers library; default: the bytes of a text")
     ] = ""
+    user_from: Annotated[
+        Literal["column", "filename"],
+        Field(
+            "filename: path is a folder with a CSV or Parquet file for each user, and its name"
+            " becomes the user column"
+        ),
+    ] = "column"
 
     #: Whether labels may be numbers, rather than classes.
     takes_number_labels: ClassVar[bool] = True
@@ -166,6 +174,11 @@ class Table(SpreadOptions):
             raise ValueError(
                 "user_column and user_list must be named with a user list, partition 'by-user' or "
                 "test_split 'users'; got none."
+            )
+        if self.user_from == "filename" and not self.user_column:
+            raise ValueError(
+                "user_column must name the column that the names of files become (user_from"
+                " 'filename'); got none."
             )
         if self.schema and self.class_names:
             raise ValueError("class_names must be left out with schema.")
@@ -366,6 +379,8 @@ class Table(SpreadOptions):
     @property
     def dealt(self) -> str:
         if self.partition == "by-user":
+            if self.user_from == "filename":
+                return "names of files: a file is its user's"
             return f"column {self.user_column}: a row is its user's"
         basis = "made from their number"
         if self.partition == "dirichlet":
@@ -438,13 +453,20 @@ class Table(SpreadOptions):
         lists: Sequence[str] = ()
         if self.declared is None and len(self.features) < math.prod(self.shape):
             lists = self.features
-        for file in table_files(Path(self.path).expanduser()):
-            with open_table(file) as table:
+        for source in self._sources():
+            with open_rows(source) as table:
                 # Objects of JSON lines may lack columns.
                 if self.declared and not isinstance(table, JsonLinesTable):
-                    self.declared.check_header(table.names, str(file), optional)
+                    self.declared.check_header(table.names, str(source), optional)
                 table.select(names, lists)
                 yield from table.batches()
+
+    def _sources(self) -> Sequence[RowFiles]:
+        """Return the files, or the folder with one for each user."""
+        path = Path(self.path).expanduser()
+        if self.user_from == "filename":
+            return [UserFiles(path, self.user_column)]
+        return table_files(path)
 
     def read(self, batches: Iterable[RowBatch]) -> Rows:
         """Return the rows of batches.
@@ -629,7 +651,7 @@ class Table(SpreadOptions):
         Raises:
             ValueError: as `batches` and `read`.
         """
-        source = replace(self, path=str(path))
+        source = replace(self, path=str(path), user_from="column")
         unread = list(self._others)
         if self.declared is not None:
             unread = [name for name in self.declared.columns if name not in self.features]
