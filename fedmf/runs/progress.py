@@ -135,18 +135,10 @@ class RunProgress:
         """Show a finished round."""
         self._show(record.rounds, record.horizon, "")
         row = self._session.metrics.get(record.rounds)
-        if row is not None and self._is_shown(record):
+        every = self._session.run.execution.evaluate_every
+        if row is not None and _is_line(record.rounds, record.horizon, every):
             cells = [self._figure(name, row.get(name)) for name in self._columns]
             self._print_row(f"{record.rounds:>8}", cells)
-
-    def _is_shown(self, record: RoundRecord) -> bool:
-        """Whether an evaluation is a line: each of a few, else about every tenth part of them."""
-        every = self._session.run.execution.evaluate_every
-        evaluations = record.horizon // every
-        step = every
-        if evaluations > _MOST_LINES:
-            step = every * (evaluations // 10)
-        return record.rounds % step == 0 or record.rounds == record.horizon
 
     def _figure(self, name: str, value: float | None) -> str:
         if value is None:
@@ -167,6 +159,21 @@ class RunProgress:
         if not figures:
             return ""
         return f"{', '.join(figures)} after {rounds} of {self._session.server.horizon} rounds"
+
+
+def _is_line(rounds: int, horizon: int, every: int) -> bool:
+    """Whether an evaluation is a line: each of a few, else about one in a tenth of the run.
+
+    >>> [rounds for rounds in range(10, 61, 10) if _is_line(rounds, 60, every=10)]
+    [10, 20, 30, 40, 50, 60]
+    >>> sum(_is_line(rounds, 240, every=1) for rounds in range(1, 241))
+    10
+    """
+    evaluations = horizon // every
+    step = every
+    if evaluations > _MOST_LINES:
+        step = every * (evaluations // 10)
+    return rounds % step == 0 or rounds == horizon
 
 
 def _words(column: str) -> str:

@@ -86,7 +86,8 @@ def _area(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
 
 def explained(predicted: NDArray[np.float64], y: NDArray[np.floating]) -> float:
     """R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)², the mean over labels; NaN where a label is constant."""
+    y = y.astype(np.float64)
     errors = np.square(y - predicted).sum(axis=0)
-    deviations = np.square(y - y.mean(axis=0, dtype=np.float64)).sum(axis=0)
+    deviations = np.square(y - y.mean(axis=0)).sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.mean(1 - errors / deviations))
