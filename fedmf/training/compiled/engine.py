@@ -11,7 +11,6 @@ import math
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +21,7 @@ from torch import Tensor
 from fedmf.clipping.memory import new_vector
 from fedmf.data.structure import TensorStructure
 from fedmf.models import FlatModel
-from fedmf.noise.jit import compiled
+from fedmf.noise.jit import Compiled
 from fedmf.training.compiled import steps
 from fedmf.training.compiled.chain import NotAChain, chain_of
 from fedmf.training.compiled.step_plan import lay_out
@@ -86,7 +85,7 @@ class CompiledEngine(Engine):
         # Each model begins on a cache line, in memory that was used before.
         stride = -(-origin.numel() // steps.LINE) * steps.LINE
         memory = new_vector(len(group) * stride, torch.float32, origin.device)
-        train_users = compiled_training()
+        train_users = compiled_training(self._program)
         trained = train_users(
             self._program, _array(origin), examples, self._arena, memory.numpy(), stride
         )
@@ -99,21 +98,30 @@ def _array(values: Tensor) -> NDArray[Any]:
     return values.detach().contiguous().numpy()
 
 
-@cache
-def compiled_training() -> Any:
-    """`steps.train_users`, compiled for all models at once or loaded from disk."""
-    notice = threading.Timer(_PATIENCE, _announce)
+def compiled_training(program: steps.Program) -> Compiled:
+    """The training of a program, compiled or loaded from disk, with a notice if it takes long."""
+    training = steps.train_on_rows
+    seconds = 8
+    if program.front > 0:
+        training = steps.train_on_images
+        seconds = 20
+    if training.is_ready:
+        return training
+    notice = threading.Timer(_PATIENCE, _announce, (seconds,))
     notice.daemon = True
     notice.start()
     try:
-        return compiled(steps.SIGNATURE)(steps.train_users)
+        training.compile()
     finally:
         notice.cancel()
+    return training
 
 
-def _announce() -> None:
+def _announce(seconds: int) -> None:
     """Say why nothing happens: in a log, or as output of a notebook, which shows logs in red."""
-    notice = "Compiling the training program, once for this machine and version: about 20 s."
+    notice = (
+        f"Compiling the training program, once for this machine and version: about {seconds} s."
+    )
     if "ipykernel" in sys.modules:
         print(notice)
     else:
