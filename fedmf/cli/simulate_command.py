@@ -119,7 +119,8 @@ def _final(session: Session) -> str:
     for name, value in session.quality.items():
         label = _FINAL.get(name.removesuffix("_not_private"))
         if label is not None and value is not None:
-            figures.append(f"{label} {value:.4g}")
+            mark = " (not private)" if name.endswith("_not_private") else ""
+            figures.append(f"{label}{mark} {value:.4g}")
     if not figures:
         return ""
     return f" {', '.join(figures)}; more in {session.directory.path / QUALITY}."

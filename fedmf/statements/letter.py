@@ -20,6 +20,8 @@ from fedmf.statements.statement import up
 #: Of 100 points of advantage, the most of a strong and of a moderate protection.
 _STRONG: Final = 20
 _MODERATE: Final = 65
+#: Characters of a public fact that is told, not only named.
+_SHORT: Final = 30
 _TITLE: Final = "Privacy letter: what can be found out about one person"
 _CHECKS: Final = (
     "Ask for the full public statement (`fedmf account DIRECTORY --public statement.txt`). It lists"
@@ -263,7 +265,12 @@ def _data(s: Mapping[str, Any]) -> Section:
             f" {s['rounds_released']:,} of {s['rounds']:,} rounds are done; this letter counts all"
             f" {s['rounds']:,}."
         )
-    names = dict.fromkeys(entry["name"] for entry in s["public_inputs"])
+    names = list[str]()
+    for entry in s["public_inputs"]:
+        name = entry["name"]
+        if len(entry["value"]) <= _SHORT:
+            name += f" ({entry['value']})"
+        names.append(name)
     if names:
         points.append(
             "Counted as known to everyone, and not protected (technical names, explained in the"
