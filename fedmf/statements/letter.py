@@ -20,8 +20,8 @@ from fedmf.statements.statement import up
 #: Of 100 points of advantage, the most of a strong and of a moderate protection.
 _STRONG: Final = 20
 _MODERATE: Final = 65
-#: Characters of a public fact that is told, not only named.
-_SHORT: Final = 30
+#: Public facts that are told, and not only named.
+_TOLD: Final = ("classes", "labels")
 _TITLE: Final = "Privacy letter: what can be found out about one person"
 _CHECKS: Final = (
     "Ask for the full public statement (`fedmf account DIRECTORY --public statement.txt`). It lists"
@@ -33,7 +33,7 @@ _CHECKS: Final = (
     " published about the same people?",
 )
 _STYLE: Final = """\
-@page { size: A4; margin: 13mm 16mm; }
+@page { size: A4; margin: 11mm 15mm; }
 body { font: 9pt/1.3 Arial, Helvetica, sans-serif; max-width: 46em; margin: 2em auto;
   padding: 0 1em; color: #111; }
 h1 { font-size: 14pt; margin: 0 0 .2em; }
@@ -268,7 +268,7 @@ def _data(s: Mapping[str, Any]) -> Section:
     names = list[str]()
     for entry in s["public_inputs"]:
         name = entry["name"]
-        if len(entry["value"]) <= _SHORT:
+        if name in _TOLD:
             name += f" ({entry['value']})"
         names.append(name)
     if names:
