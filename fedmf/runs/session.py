@@ -303,10 +303,19 @@ class Session:
         return {central(name, self._task.dataset): value for name, value in metrics.items()}
 
     def _final_metrics(self) -> dict[str, Any]:
+        """Loss and metrics of the released model, evaluated once, and what needs all outputs."""
         if self._task is None:
             return {}
-        values = final_metrics(self._task, self.server.parameters)
-        return {central(name, self._task.dataset): value for name, value in values.items()}
+        row = self.metrics.get(self.server.t)
+        if row is None:
+            row = self._test_metrics()
+        values = dict[str, Any]()
+        for name in metric_columns(self._task):
+            if name in row and name != "epsilon":
+                values[name] = finite(row[name])
+        for name, value in final_metrics(self._task, self.server.parameters).items():
+            values[central(name, self._task.dataset)] = value
+        return values
 
     def judge(self, metrics: Mapping[str, Any]) -> None:
         """Add the numbers of an app's evaluation of the released model to its row of metrics."""

@@ -20,18 +20,17 @@ _MOST_CLASSES: Final = 100
 
 
 def final_metrics(task: Task, parameters: torch.Tensor) -> dict[str, Any]:
-    """Loss, metrics and final metrics of θ on the central test part; empty without one.
+    """The final metrics of θ on the central test part; empty without one, or for other tasks.
 
     Returns:
-        The values of `Task.evaluate`. For classes also ``auc``, the area under the ROC curve: of
-        two classes that of the second one, of more the mean over classes of one against the rest;
-        and ``confusion_matrix``, with a row for each true class and a column for each predicted
-        one. For numbers ``r2``, the share of the variance that is explained, the mean over labels.
-        None for a value that is not finite.
+        For classes ``auc``, the area under the ROC curve: of two classes that of the second one, of
+        more the mean over classes of one against the rest; and ``confusion_matrix``, with a row for
+        each true class and a column for each predicted one. For numbers ``r2``, the share of the
+        variance that is explained, the mean over labels. None for a value that is not finite.
     """
-    values: dict[str, Any] = dict(task.evaluate(parameters))
-    if not values:
-        return {}
+    values: dict[str, Any] = {}
+    if not len(task.dataset.test_labels):
+        return values
     y = task.dataset.test_labels.cpu().numpy()
     if task.loss is cross_entropy and y.ndim == 1:
         outputs = task.outputs(parameters, task.dataset.test_features).to(torch.float64)

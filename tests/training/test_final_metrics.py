@@ -41,7 +41,6 @@ def test_classes(classes: int) -> None:
     scores = probabilities[:, 1] if classes == 2 else probabilities
     assert found["auc"] == pytest.approx(roc_auc_score(y, scores, multi_class="ovr"), abs=1e-12)
     assert found["confusion_matrix"] == confusion_matrix(y, outputs.argmax(dim=1)).tolist()
-    assert found["accuracy"] == task.evaluate(theta)["accuracy"]
     assert math.isnan(mean_area(outputs, np.ones(300, dtype=int)))
 
 
@@ -55,5 +54,4 @@ def test_numbers() -> None:
     found = final_metrics(task, theta)
     expected = r2_score(y.double(), task.outputs(theta, x).double())
     assert found["r2"] == pytest.approx(expected, rel=1e-9)
-    assert found["rmse"] > 0
     assert final_metrics(task, theta * math.nan)["r2"] is None
