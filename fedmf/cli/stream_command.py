@@ -7,8 +7,11 @@ The options become `fedmf.streaming.Settings`; `open_run` starts or continues th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +20,10 @@ from typing import TYPE_CHECKING, Final, Literal
 import typer
 
 from fedmf.cli.interruption import continuable
+from fedmf.cli.log import LogFormat, log
 from fedmf.cli.shared_options import (
     FULL,
+    LOG_FORMAT,
     PLOT,
     adjacency_option,
     bands_option,
@@ -26,6 +31,7 @@ from fedmf.cli.shared_options import (
     option,
     params_option,
 )
+from fedmf.errors import REFUSED, LedgerError
 from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
@@ -89,6 +95,7 @@ def stream(
     ),
     plot: Path | None = PLOT,
     full: bool = FULL,
+    log_format: LogFormat = LOG_FORMAT,
     min_separation: int | None = _advanced_option(
         None,
         "B",
@@ -149,15 +156,13 @@ def stream(
     Example: fedmf stream --input rows.csv --schema schema.toml --epsilon 8 --delta 1e-5 --output
     m.csv
     """
-    from rich.console import Console
-
-    from fedmf.cli.stream_screen import answer, check_user_option, expected_noise, first_lines
+    from fedmf.cli.stream_screen import check_user_option, expected_noise, first_lines
     from fedmf.data import read_schema
-    from fedmf.runs.progress import bar
     from fedmf.streaming import Alarms, Settings, open_run
     from fedmf.streaming.stream_rows import open_scored
     from fedmf.values import parse_parameters
 
+    log.use(log_format)
     _check_companions(alarms, scored, state, keep_releases)
     settings = Settings(
         clip_norm=math.nan if clip_norm is None else clip_norm,
@@ -197,7 +202,8 @@ def stream(
     with ExitStack() as stack:
         directory = state or _temporary_directory(stack)
         stack.enter_context(continuable(partial(_how_to_continue, state, rows_file)))
-        show = stack.enter_context(bar(Console(stderr=True, markup=False), "step"))
+        stack.enter_context(_delivering())
+        show = stack.enter_context(_progress(epsilon))
         opened = open_run(
             directory,
             settings,
@@ -220,23 +226,18 @@ def stream(
             alarm_file = stack.enter_context(Alarms(alarms, settings, false_alarms))
 
         for line in first_lines(run.plan):
-            typer.echo(line, err=to_stderr)
+            _say(line, to_stderr)
         if dry_run:
             typer.echo(expected_noise(run.plan), nl=False)
             _show_counts(rows_file, reader, settings)
             return
 
         show(run.position.step, run.plan.rounds, "")
-        run.feed(reader, rounds is None, _watch(alarm_file, scored_rows, run))
+        run.feed(reader, rows_file is not None, _watch(alarm_file, scored_rows, run))
         statement = run.conclude()
         last = run.last()
 
-        text = answer(run.plan, run.ahead, last, run.waiting)
-        if run.full:
-            text += (
-                f"WARNING: all {run.plan.rounds:,} rows of this stream have come; further rows of"
-                " the input are in no release. --rounds at its start leaves room for later rows.\n"
-            )
+        text = _answer(run)
         if alarm_file is not None and scored_rows is not None:
             alarm_file.score(last, scored_rows)
         if alarm_file is not None:
@@ -245,7 +246,67 @@ def stream(
             from fedmf.cli.plots import draw_stream
 
             draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
-    typer.echo(text + statement.render_text(full, _more(state)), nl=False, err=to_stderr)
+    _say((text + statement.render_text(full, _more(state))).removesuffix("\n"), to_stderr)
+    if run.full:
+        raise typer.Exit(REFUSED)
+
+
+def _answer(run: StreamRun) -> str:
+    """Return the last release in words, and a warning if rows are in no release."""
+    from fedmf.cli.stream_screen import answer
+
+    text = answer(run.plan, run.ahead, run.last(), run.waiting)
+    if run.full:
+        text += (
+            f"WARNING: all {run.plan.rounds:,} rows of this stream have come; further rows of"
+            " the input are in no release. --rounds at its start leaves room for later rows.\n"
+        )
+    return text
+
+
+def _say(text: str, to_stderr: bool) -> None:
+    """Show text: on standard output, unless that has the releases."""
+    if to_stderr:
+        log.say(text)
+    else:
+        typer.echo(text)
+
+
+@contextmanager
+def _progress(epsilon: float) -> Iterator[Callable[[int, int | None, str], None]]:
+    """Return a function that shows the steps after a commit, on the screen or in the log."""
+    if not log.as_json:
+        from rich.console import Console
+
+        from fedmf.runs.progress import bar
+
+        with bar(Console(stderr=True, markup=False), "step") as show:
+            yield show
+        return
+    began = time.perf_counter()
+
+    def write(step: int, steps: int | None, _: str) -> None:
+        seconds = round(time.perf_counter() - began, 3)
+        log.write(step=step, steps=steps, epsilon=epsilon, seconds=seconds)
+
+    yield write
+
+
+@contextmanager
+def _delivering() -> Iterator[None]:
+    """Turn the error of a pipe that nobody reads any more into a message.
+
+    Raises:
+        LedgerError: releases were not delivered.
+    """
+    try:
+        yield
+    except BrokenPipeError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # which Python flushes at its end
+        raise LedgerError(
+            "standard output was closed by its reader, so releases were not delivered; with"
+            " --state-dir they are kept, and the same command delivers them."
+        ) from error
 
 
 def _check_companions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -157,8 +158,6 @@ class Session:
             constants=task.constant_inputs(),
             tied=task.model.tied,
         )
-        if task.dataset.row_counts is not None:
-            write_durably(directory.path / OPERATOR, task.dataset.row_counts.to_json().encode())
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
@@ -354,7 +353,7 @@ class Session:
         return run_statement(self.directory.header, self.directory.ledger)
 
     def write_reports(self) -> None:
-        """Write metrics table and privacy statement into the run directory.
+        """Write metrics table, privacy statement and operator's counts into the run directory.
 
         Raises:
             ConfigError: the disk failed.
@@ -363,11 +362,21 @@ class Session:
             columns = metric_columns(self._task, self.run.statistics)
             write_metrics(self.directory.path, self.metrics, columns)
             self.statement().write(self.directory.path)
+            counts = json.dumps(self._counts(), indent=2, ensure_ascii=False) + "\n"
+            write_durably(self.directory.path / OPERATOR, counts.encode())
         except OSError as error:
             raise ConfigError(
                 f"cannot write the reports of {self.directory.path}: {error.strerror}. All releases"
                 " are recorded; resume the run to write the reports."
             ) from None
+
+    def _counts(self) -> dict[str, Any]:
+        """Return the operator's counts: of rows, if there is a table, and of arrivals by round."""
+        counts = dict[str, Any]()
+        if self._task is not None and self._task.dataset.row_counts is not None:
+            counts |= dataclasses.asdict(self._task.dataset.row_counts)
+        counts["arrivals"] = [len(commit.keys) for commit in self.directory.ledger.commits()]
+        return counts
 
     def draw(self) -> None:
         """Draw the learning curve, if matplotlib is installed and the task is known here."""

@@ -17,7 +17,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.errors import LedgerError, rebuilding
+from fedmf.errors import ConfigError, LedgerError, rebuilding
 from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.released_integers import FOLDER, ReleasedIntegers, create_folder
@@ -173,7 +173,7 @@ class StreamState:
             remembered: see `Ledger.open`.
 
         Raises:
-            LedgerError: the path exists or cannot be written.
+            ConfigError: the path exists or cannot be written.
         """
 
         def fill(folder: Path) -> None:
@@ -184,23 +184,29 @@ class StreamState:
             if plan.settings.keep_releases:
                 create_folder(folder / FOLDER, plan.public(), {})
 
-        create_directory(path.absolute(), "state directory", fill, error=LedgerError)
+        create_directory(path.absolute(), "state directory", fill)
         return cls.open(path, remembered)
 
     @classmethod
-    def open(cls, path: Path, remembered: bool = True) -> Self:
+    def open(cls, path: Path, remembered: bool = True, read_only: bool = False) -> Self:
         """Open the directory of a stream that was started.
 
+        Args:
+            path: of the directory.
+            remembered: see `Ledger.open`.
+            read_only: True to let another process continue the stream meanwhile.
+
         Raises:
-            LedgerError, ValueError: not a state directory, damaged, held by another process, or
-                behind what was released.
+            ConfigError, LedgerError, ValueError: not a state directory, damaged, held by another
+                process, or behind what was released.
         """
         path = path.absolute()
         if not cls.exists(path):
-            raise LedgerError(f"{path} is not the state directory of a stream: it has no {LEDGER}.")
+            raise ConfigError(f"{path} is not the state directory of a stream: it has no {LEDGER}.")
         key = load_key(path / KEY)
-        tighten(path)
-        ledger = Ledger.open(path / LEDGER, key, remembered=remembered)
+        if not read_only:
+            tighten(path)
+        ledger = Ledger.open(path / LEDGER, key, read_only, remembered)
         try:
             return cls(path, key, ledger)
         except BaseException:

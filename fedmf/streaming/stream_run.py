@@ -28,7 +28,7 @@ from fedmf.data.table_reader import (
     TableReader,
     open_table,
 )
-from fedmf.errors import LedgerError
+from fedmf.errors import ConfigError
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import LARGEST_HORIZON, Participation
@@ -117,6 +117,8 @@ class StreamRun:
         self._emit()
 
     def __enter__(self) -> Self:
+        self.state.write_counts()
+        self._write_statement()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -238,6 +240,10 @@ class StreamRun:
         """Finish the output, write the privacy statement into the directory, and return it."""
         self.output.finish(self.renderer, self.state.releases, self.position.records)
         self._commit()
+        return self._write_statement()
+
+    def _write_statement(self) -> PrivacyStatement:
+        """Write the privacy statement of the commits so far into the directory, and return it."""
         statement = costs_of(self.state).statement
         statement.write(self.state.directory)
         return statement
@@ -476,8 +482,8 @@ def open_run(
             projection.
 
     Raises:
-        LedgerError: the directory belongs to other settings, to something else, is in use, or is
-            behind what this machine has seen of its stream.
+        ConfigError: the directory belongs to other settings or to something else.
+        LedgerError: it is in use, or behind what this machine has seen of its stream.
         ValueError: settings, input or output are invalid.
     """
     directory = Path(directory)
@@ -518,19 +524,20 @@ def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator
         layout: of the rows.
 
     Raises:
-        LedgerError: as `open_run`, or the stream was started with rows of another layout.
+        ConfigError, LedgerError: as `open_run`, or the stream was started with rows of another
+            layout.
         ValueError: settings are invalid.
     """
     with ExitStack() as stack:
         if StreamState.exists(directory):
             state = stack.enter_context(_reopened(directory, settings))
             if state.position.output not in ("", Output.name):
-                raise LedgerError(
+                raise ConfigError(
                     f"the stream in {directory} must have been started by pushing rows; it was"
                     " started by `fedmf stream` and continues with that command."
                 )
             if state.plan.layout != layout:
-                raise LedgerError(
+                raise ConfigError(
                     f"d (dimension) must be {state.plan.layout.dimension} with the same columns as"
                     f" when the stream in {directory} began; got {layout.dimension}."
                 )
@@ -544,8 +551,7 @@ def account_stream(directory: str | Path) -> PrivacyStatement:
     """The privacy statement of a state directory, computed again from its commits.
 
     Raises:
-        LedgerError, ValueError: not a state directory, damaged or altered, or in use by another
-            process.
+        ConfigError, LedgerError, ValueError: not a state directory, damaged or altered.
     """
     return stream_costs(directory).statement
 
@@ -554,9 +560,9 @@ def stream_costs(directory: str | Path) -> PrivacyCost:
     """The privacy cost of a stream for each of its users, to be composed with other costs.
 
     Raises:
-        LedgerError, ValueError: as for `account_stream`.
+        ConfigError, LedgerError, ValueError: as for `account_stream`.
     """
-    with StreamState.open(Path(directory), remembered=False) as state:
+    with StreamState.open(Path(directory), read_only=True) as state:
         return costs_of(state)
 
 
@@ -595,7 +601,7 @@ def _reopened(directory: Path, settings: Settings) -> StreamState:
         if name == "schema":  # too long to be shown
             required = "as it was"
             got = "another one"
-        raise LedgerError(
+        raise ConfigError(
             f"{name} must be {required} when the stream in {directory} began; got {got}. Give the"
             " same settings, or another --state-dir for another stream."
         )

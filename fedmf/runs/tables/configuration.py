@@ -198,7 +198,8 @@ def run_of(values: Mapping[str, Any]) -> Run:
         raise ConfigError(f"[mechanism] {error}") from None
     statistics = list[Statistic]()
     for name in STATISTICS:
-        if name != "clipping" and given[name]:
+        empty_table = name in values and not values[name]  # all of its keys have their defaults
+        if name != "clipping" and (given[name] or empty_table):
             statistics.append(_value(name, given[name]))
     return Run(**parts, extra_releases=tuple(statistics))
 
