@@ -121,7 +121,7 @@ def test_a_run_shows_its_plan_a_table_of_rounds_and_the_guarantee_first(
         r"Model: test loss [\d.]+, test accuracy [\d.]+ % after 12 of 12 rounds\.", model
     )
     assert following.startswith("Next: fedmf account ")
-    assert secret == "Keep secret: noise.key, ledger.sqlite*, failures.jsonl."
+    assert secret.endswith(" noise.key, ledger.sqlite*, failures.jsonl, operator.json.")
     config = write_config(tmp_path / "run.toml", private=False)
     assert run(["simulate", str(config), "--out", str(tmp_path / "none"), "--full"]) == 0
     assert "No privacy" in capsys.readouterr().out
@@ -156,6 +156,14 @@ def shown(path: Path, made: Run, terminal: bool) -> tuple[str, RunProgress]:
     with fedmf.start(made, path) as session, RunProgress(session, console) as view:
         run_in_process(session, view)
     return text.getvalue(), view
+
+
+@pytest.mark.usefixtures("mean_norms")
+def test_an_empty_table_of_a_statistic_is_rejected(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "run.toml")
+    config.write_text(config.read_text() + "\n[mean_norms]\n")
+    with pytest.raises(fedmf.ConfigError, match=r"^table \[mean_norms\] must have a key"):
+        load_run(config)
 
 
 @pytest.mark.usefixtures("mean_norms")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedmf.cli.exit_codes import REFUSED
 from fedmf.cli.shared_options import FULL, argument, flag, option
-from fedmf.errors import REFUSED, ConfigError
+from fedmf.errors import ConfigError
 from fedmf.statements.statement import PrivacyStatement
 
 if TYPE_CHECKING:

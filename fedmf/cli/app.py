@@ -1,4 +1,4 @@
-"""The command line: its commands, one-line errors and exit codes (`fedmf.errors.EXIT_CODES`)."""
+"""The command line: its commands, one-line errors and exit codes (`fedmf.cli.exit_codes`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from typer.core import TyperArgument
 from fedmf.cli.account_command import account, export
 from fedmf.cli.configuration_options import init, options
 from fedmf.cli.design_command import design
+from fedmf.cli.exit_codes import EXIT_CODES, USAGE, exit_code
 from fedmf.cli.interruption import interruption
 from fedmf.cli.log import log
 from fedmf.cli.schema_command import schema
 from fedmf.cli.simulate_command import simulate
 from fedmf.cli.stream_command import stream
 from fedmf.cli.sweep_command import sweep
-from fedmf.errors import EXIT_CODES, USAGE, PlatformError, exit_code
+from fedmf.errors import PlatformError
 from fedmf.version import __version__
 
 #: New objects, and collections of the younger generation, after which garbage is collected.

@@ -6,8 +6,8 @@ The options become `fedmf.streaming.Settings`; `open_run` starts or continues th
 
 from __future__ import annotations
 
+import io
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
+from fedmf.cli.exit_codes import REFUSED
 from fedmf.cli.interruption import continuable
 from fedmf.cli.log import LogFormat, log
 from fedmf.cli.shared_options import (
@@ -31,7 +32,7 @@ from fedmf.cli.shared_options import (
     option,
     params_option,
 )
-from fedmf.errors import REFUSED, LedgerError
+from fedmf.errors import LedgerError
 from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
@@ -302,7 +303,7 @@ def _delivering() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # which Python flushes at its end
+        sys.stdout = io.StringIO()  # Python flushes it at the end
         raise LedgerError(
             "standard output was closed by its reader, so releases were not delivered; with"
             " --state-dir they are kept, and the same command delivers them."

@@ -36,6 +36,7 @@ _LINE: Final = re.compile(rb"(\d{12}) ([0-9a-f]{64})\n")
 _START: Final = b"%012d %s\n" % (0, b"0" * 64)
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]+")
 _SEEN: Final = "this machine has seen"
+_NO_MARK: Final = "%s: this machine has no mark of it (%s): make sure that it is the newest copy"
 #: Attempts to read a mark, which may be read while it is written.
 _ATTEMPTS: Final = 3
 
@@ -246,12 +247,7 @@ class HighWaterMark:
             LedgerError: it holds fewer commits, or other ones.
         """
         if self._remembered and chains and _SEEN not in marks:
-            _log.warning(
-                "%s: this machine has no mark of it in %s, so an older copy goes unnoticed: make"
-                " sure that this is the newest (docs/operations.md)",
-                self._ledger.parent,
-                marks_folder() or "a home directory",
-            )
+            _log.warning(_NO_MARK, self._ledger.parent, marks_folder())
         for mark, progress in marks.items():
             if progress.is_held_by(chains):
                 continue
@@ -301,16 +297,10 @@ def progress_seen_here(fingerprint: str) -> Progress | None:
 
 
 def marks_folder() -> Path | None:
-    """Return the folder of the marks of this machine; None without a home directory.
-
-    Raises:
-        LedgerError: ``FEDMF_MARKS`` is relative.
-    """
-    named = os.environ.get("FEDMF_MARKS", "")
+    """Return the folder of the marks of this machine; None without a home directory."""
+    named = os.environ.get("FEDMF_MARKS")
     if named:
-        if not os.path.isabs(named):
-            raise LedgerError(f"FEDMF_MARKS (folder of marks) must be absolute; got {named!r}.")
-        return Path(named)
+        return Path(named).absolute()
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         try:

@@ -198,8 +198,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
         raise ConfigError(f"[mechanism] {error}") from None
     statistics = list[Statistic]()
     for name in STATISTICS:
-        empty_table = name in values and not values[name]  # all of its keys have their defaults
-        if name != "clipping" and (given[name] or empty_table):
+        if name != "clipping" and given[name]:
             statistics.append(_value(name, given[name]))
     return Run(**parts, extra_releases=tuple(statistics))
 
@@ -428,7 +427,11 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
     Raises:
         ConfigError: unreadable, not TOML, without [data] and [task], or not a valid configuration.
     """
-    values = overridden(dotted(read_toml(configuration_path(Path(path)))), overrides or {})
+    tables = read_toml(configuration_path(Path(path)))
+    for name in STATISTICS:
+        if tables.get(name) == {}:  # it would release nothing
+            raise ConfigError(f"table [{name}] must have a key, such as budget-share; got none.")
+    values = overridden(dotted(tables), overrides or {})
     if not any(name.startswith(_SUBJECT) for name in values):
         raise ConfigError(
             f"configuration {path} must name the data; it has no table [data] and no [task]. "
