@@ -19,6 +19,7 @@ from support.small_runs import small_run, write_config
 import fedmf
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.cli.app import run
+from fedmf.errors import ConfigError
 from fedmf.runs.progress import RunProgress, both
 from fedmf.runs.run import Run
 from fedmf.runs.simulation import run_in_process
@@ -162,7 +163,7 @@ def shown(path: Path, made: Run, terminal: bool) -> tuple[str, RunProgress]:
 def test_an_empty_table_of_a_statistic_is_rejected(tmp_path: Path) -> None:
     config = write_config(tmp_path / "run.toml")
     config.write_text(config.read_text() + "\n[mean_norms]\n")
-    with pytest.raises(fedmf.ConfigError, match=r"^table \[mean_norms\] must have a key"):
+    with pytest.raises(ConfigError, match=r"^table \[mean_norms\] must have a key"):
         load_run(config)
 
 

@@ -429,7 +429,7 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
     """
     tables = read_toml(configuration_path(Path(path)))
     for name in STATISTICS:
-        if tables.get(name) == {}:  # it would release nothing
+        if name != "clipping" and tables.get(name) == {}:  # it would release nothing
             raise ConfigError(f"table [{name}] must have a key, such as budget-share; got none.")
     values = overridden(dotted(tables), overrides or {})
     if not any(name.startswith(_SUBJECT) for name in values):
