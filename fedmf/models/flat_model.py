@@ -105,7 +105,7 @@ class FlatModel:
 
     @property
     def constant_state(self) -> dict[str, Tensor]:
-        """What the module's state holds of the constants, by the names of the user's own module."""
+        """The constants in the module's state, by the names of the user's own module."""
         trained = self._names_by_identity
         state: dict[str, Any] = self.module.state_dict(keep_vars=True)
         constants: dict[str, Tensor] = {}

@@ -188,7 +188,7 @@ def _require_same_state(before: dict[str, Tensor], module: nn.Module) -> None:
             raise ConfigError(
                 "model must not change its parameters or buffers in a pass; got another"
                 f" {name!r}. What it keeps of examples would be released without clipping or"
-                " noise, and evaluation would change the model."
+                " noise: freeze that part (fedmf.freeze), or keep nothing."
             )
 
 
