@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from fedmf.clipping.memory import on_all_cores
 from fedmf.data import Dataset
 from fedmf.data.structure import ExampleStructure, TensorStructure, split_rows
+from fedmf.errors import pass_interrupt
 from fedmf.training.rng import kept_generators, other_states, torch_states
-from fedmf.training.user_failures import pass_interrupt
+
 
 #: Most numbers of an example's features: more would take too much memory.
 _MOST_NUMBERS: Final = 2**14
