@@ -25,7 +25,6 @@ from fedmf.data.structure import ExampleStructure, TensorStructure, split_rows
 from fedmf.errors import pass_interrupt
 from fedmf.training.rng import kept_generators, other_states, torch_states
 
-
 #: Most numbers of an example's features: more would take too much memory.
 _MOST_NUMBERS: Final = 2**14
 #: Bytes of features that are kept; those of further users are computed again when they are needed.
