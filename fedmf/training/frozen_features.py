@@ -8,7 +8,6 @@ on these outputs, by the rest of the chain.
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -103,7 +102,6 @@ class FrozenFeatures(Dataset):
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         self._bytes = 0
         self._full = False
-        self._lock = threading.Lock()
         self.user_ids = dataset.user_ids
         self.test_labels = dataset.test_labels
         self.classes = dataset.classes
@@ -146,17 +144,25 @@ class FrozenFeatures(Dataset):
             for user in missing[first : first + _USERS]:
                 with _ignored():
                     inputs.append((user, *self._load(user)))
-            on_all_cores(self._try_to_keep, inputs)
+            for user, examples in on_all_cores(self._tried, inputs):
+                if examples is not None:
+                    self._keep(user, examples)
 
-    def _try_to_keep(self, inputs: tuple[int, Any, Tensor]) -> None:
+    def _tried(self, inputs: tuple[int, Any, Tensor]) -> tuple[int, tuple[Tensor, Tensor] | None]:
+        """The features and labels of a user; None where the layers fail."""
+        user, values, labels = inputs
         with _ignored():
-            self._keep(*inputs)
+            return user, (self._features(values), labels)
+        return user, None
 
     def _of_user(self, user: int) -> tuple[Tensor, Tensor]:
         kept = self._kept.get(user)
         if kept is not None:
             return kept
-        return self._keep(user, *self._load(user))
+        inputs, labels = self._load(user)
+        examples = self._features(inputs), labels
+        self._keep(user, examples)
+        return examples
 
     def _load(self, user: int) -> tuple[Any, Tensor]:
         """The examples of a user, checked before any layer sees them.
@@ -169,16 +175,13 @@ class FrozenFeatures(Dataset):
         self._examples.features.check("features", inputs, count, labels.device)
         return inputs, labels
 
-    def _keep(self, user: int, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the features of a user, and keep them while there is room."""
-        examples = self._features(inputs), labels
+    def _keep(self, user: int, examples: tuple[Tensor, Tensor]) -> None:
+        """Keep the features and labels of a user while there is room."""
         size = sum(tensor.numel() * tensor.element_size() for tensor in examples)
-        with self._lock:
-            self._full = self._full or self._bytes + size > _MOST_BYTES
-            if not self._full:
-                self._kept[user] = examples
-                self._bytes += size
-        return examples
+        self._full = self._full or self._bytes + size > _MOST_BYTES
+        if not self._full:
+            self._kept[user] = examples
+            self._bytes += size
 
     def _features(self, inputs: Any) -> Tensor:
         layers = own_copy(self._layers)
