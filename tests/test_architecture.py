@@ -249,6 +249,9 @@ def test_light_commands_load_nothing_heavy(command: str, tmp_path: Path) -> None
 
 
 def test_the_public_face_has_what_it_names() -> None:
-    assert [name for name in fedmf.__all__ if not hasattr(fedmf, name)] == []
+    assert [name for name in dir(fedmf) if not hasattr(fedmf, name)] == []
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - {"cli"}
+    assert [name for name in dir(fedmf) if name not in packages] == fedmf.__all__
+    assert packages < set(dir(fedmf))
     with pytest.raises(AttributeError, match="module 'fedmf' has no attribute 'Runn'"):
         _ = fedmf.Runn  # type: ignore[attr-defined]

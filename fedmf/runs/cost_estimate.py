@@ -111,6 +111,10 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     if noise.warning is not None:
         yield "warning", noise.warning
     yield "model", f"{model.dimension:,} parameters"
+    rest = task.after_frozen_layers
+    if rest is not task:
+        features = rest.structure.features
+        yield "frozen layers", f"features, {features}, are computed once for each user"
     if task.dataset.row_counts is not None:  # a dry run is the operator's
         yield from task.dataset.row_counts.lines()
     size = 8 * stored * model.dimension / 2**20

@@ -30,6 +30,7 @@ from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer
 from fedmf.runs.directory import FAILURES, RunDirectory, RunHeader, read_header
 from fedmf.runs.kept_releases import released_integers
+from fedmf.runs.model_layout import ModelLayout
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
@@ -148,15 +149,18 @@ class Session:
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         plan = plan_of(run, optimizer, task.model.dimension)
+        whole = ModelLayout.of_module(task.model)
         directory = created(
             path,
             run,
             plan,
             task.dataset.user_ids,
+            whole.save if whole is not None else None,
             arrays=task.model.arrays,
             test_owner=task.dataset.test_owner,
             constants=task.constant_inputs(),
             tied=task.model.tied,
+            whole_model=whole.fingerprint() if whole is not None else "",
         )
         return cls._opened(run, task, optimizer, directory, device)
 

@@ -478,10 +478,14 @@ def overridden(written: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     """Read ``table.key=value`` pairs with TOML values; a bare word is a string.
 
+    So is a number where the key takes strings.
+
     >>> parse_assignments(["privacy.epsilon=2", "mechanism.kind=cgd"])
     {'privacy.epsilon': 2, 'mechanism.kind': 'cgd'}
     >>> parse_assignments(["mechanism.params=lambda=0.9"])
     {'mechanism.params': 'lambda=0.9'}
+    >>> parse_assignments(["data.class-names=7", "data.label-column=2020-01-01"])
+    {'data.class-names': '7', 'data.label-column': '2020-01-01'}
     """
     parsed: dict[str, Any] = {}
     for assignment in assignments:
@@ -495,4 +499,17 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         if set(lines) != {"value"}:
             raise ConfigError(f"--set takes one table.key=value; got {assignment!r}.")
         parsed[key.strip()] = lines["value"]
+        if _takes_strings(key.strip()) and not isinstance(lines["value"], str | list | dict):
+            parsed[key.strip()] = value.strip()
     return parsed
+
+
+def _takes_strings(name: str) -> bool:
+    """Whether a key takes a string in every kind of its table."""
+    table, _, key = name.partition(".")
+    written = set[type]()
+    for cls in TABLES.get(table, {}).values():
+        for field in fields_of(cls).values():
+            if field.key == key:
+                written.add(field.type)
+    return written == {str}
