@@ -6,6 +6,10 @@ from typing import Any, Final
 
 #: Distinguishable for the color-blind (Okabe and Ito, 2008), black last.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+#: Points of text that can be read in a picture of half its size.
+LARGE: Final = 13
+#: For what is not the point of a picture.
+PALE: Final = "#A9C4D9"
 
 
 def new_figure(width: float, height: float) -> Any:
