@@ -90,7 +90,10 @@ class MetricColumn:
         if value == -math.inf:
             return "−∞"
         digits = ".1f" if self.is_share else ".4g"
-        return f"{self.scale * value:{sign}{digits}}"
+        text = f"{self.scale * value:{sign}{digits}}"
+        if text.startswith("-"):
+            return f"−{text[1:]}"
+        return text
 
 
 @dataclass(frozen=True, eq=False)
