@@ -186,7 +186,7 @@ def _peak_memory() -> float:
 
 
 def _faster(device: str, training: float, row: float) -> str:
-    """What shortens a run on this machine and elsewhere."""
+    """Advice that shortens a run, here and elsewhere."""
     if row > training:
         return "most of the time is noise: choose a mechanism with faster noise (fedmf design)"
     cores = cpu_count()

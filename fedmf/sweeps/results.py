@@ -223,7 +223,7 @@ class SweepResult:
 
     @property
     def _legend(self) -> str:
-        """What the numbers of the table and the bars and bands of pictures are."""
+        """The meaning of the numbers in the tables."""
         text = f"Mean over the seeds ± {100 * _CONFIDENCE:g} % (Student)"
         if len(self.sweep.variants) > 1:
             text += f"; differences from {self.sweep.baseline} are paired by seed"
