@@ -20,6 +20,7 @@ import fedmf
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.cli.app import run
 from fedmf.errors import ConfigError
+from fedmf.runs.cost_estimate import NoiseAndSignal
 from fedmf.runs.progress import RunProgress, both
 from fedmf.runs.run import Run
 from fedmf.runs.simulation import run_in_process
@@ -235,6 +236,16 @@ def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
     assert said["noise"] == f"multiplier {at_most(multiplier)}, standard deviation {at_most(std)}"
     assert re.fullmatch(r"[\d.]+ MiB: 3 stored vectors", said["memory of noise"])
     assert "ms: local training" in said["time of a round"]
+    assert re.match(r"\d+ s: 12 rounds, and \d+ evaluations", said["time of the run"])
+    assert re.match(r"\d{3,} MiB: libraries, data", said["memory of the process"])
+    assert re.match(r"\d+ of \d+ cores in use", said["faster"])
+    small = NoiseAndSignal(plan, 100_000).advice
+    assert small is not None
+    figures = re.search(r"noise ([\d.]+) times .* d = ([\d,]+), or with ([\d,]+) users", small)
+    assert figures is not None
+    noise, fewer, more = [float(figure.replace(",", "")) for figure in figures.groups()]
+    assert NoiseAndSignal(plan, int(0.9 * fewer)).advice is None
+    assert noise * 6 / more == pytest.approx(0.2 * 12, rel=0.1)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.toml"]
 
 

@@ -43,9 +43,7 @@ def simulate(
         "--keep-releases",
         "Keep the released integers in DIR/released: anyone can check the statement.",
     ),
-    dry_run: bool = flag(
-        "--dry-run", "Print epsilon, noise, memory and time per round without running."
-    ),
+    dry_run: bool = flag("--dry-run", "Print epsilon, noise, memory and time without running."),
 ) -> None:
     """Train with user-level differential privacy and correlated noise.
 
