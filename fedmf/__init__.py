@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from fedmf.participation import Participation
     from fedmf.runs.aggregator import PrivateAggregator
     from fedmf.runs.directory import recorded_run
+    from fedmf.runs.prediction import predict
     from fedmf.runs.released_model import load_model
     from fedmf.runs.run import Execution, MechanismConfig, Run
     from fedmf.runs.run_statement import account
@@ -130,6 +131,7 @@ __all__ = [
     "load_run",
     "next_token",
     "plan",
+    "predict",
     "recorded_run",
     "regression",
     "resume",

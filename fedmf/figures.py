@@ -1,9 +1,10 @@
-"""The common style of all pictures."""
+"""The common style of all pictures, and of tables in notebooks."""
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 #: Distinguishable for the color-blind (Okabe and Ito, 2008), black last.
@@ -66,3 +67,17 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
             va="center",
             size=LARGE,
         )
+
+
+def html_table(rows: Iterable[tuple[str, str]]) -> str:
+    """Return names and values as a table for a notebook, in which long values wrap.
+
+    >>> html_table([("rounds", "3 < 4")])
+    '<table style="..."><tr><th ...>rounds</th><td ...>3 &lt; 4</td></tr></table>'
+    """
+    cell = "text-align: left; vertical-align: top; white-space: normal; overflow-wrap: anywhere"
+    parts = list[str]()
+    for name, value in rows:
+        head = f'<th style="{cell}; overflow-wrap: normal">{html.escape(name)}</th>'
+        parts.append(f'<tr>{head}<td style="{cell}">{html.escape(value)}</td></tr>')
+    return f'<table style="max-width: 60em">{"".join(parts)}</table>'

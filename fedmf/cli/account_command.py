@@ -1,4 +1,4 @@
-"""``fedmf account`` and ``fedmf export``: the privacy statement and the model of a run or stream.
+"""``fedmf account``, ``export`` and ``predict``: privacy statements, models and their predictions.
 
 Both read directories that a run or stream has written, finished or not, and change nothing there.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections import Counter
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +40,8 @@ def account(
     public: Path | None = option(
         None,
         "FILE",
-        "Also write the public part of the statement to a new file: .txt as text, else JSON.",
+        "Also write the public part of the statement to a new file: .txt as text, .md or .html as a"
+        " letter in plain words, else JSON.",
     ),
     delta: float | None = option(
         None, "D", "With several directories: delta of their composition."
@@ -57,7 +60,7 @@ def account(
     were continued count their common rounds once. With --budget, the exit code is 3 if nothing is
     left.
 
-    Example: fedmf account runs/a --public statement-public.json
+    Example: fedmf account runs/a --public letter.html
     """
     if len(run_dirs) > 1:
         statement, figures = _composition(run_dirs, delta)
@@ -117,12 +120,18 @@ def _in_words(left: dict[str, float], statement: PrivacyStatement) -> str:
 
 
 def _write_public(statement: PrivacyStatement, path: Path) -> None:
-    """Write the public part of a statement to a new file: .txt as text, else JSON."""
+    """Write the public part of a statement to a new file in the form that its suffix names."""
     from fedmf.ledger.durable_files import new_file
+    from fedmf.statements.letter import PrivacyLetter
 
+    suffix = path.suffix.lower()
     text = statement.to_json()
-    if path.suffix == ".txt":
+    if suffix == ".txt":
         text = statement.render_text()
+    elif suffix == ".md":
+        text = PrivacyLetter.of(statement, date.today()).to_markdown()
+    elif suffix == ".html":
+        text = PrivacyLetter.of(statement, date.today()).to_html()
     with new_file(path, mode=0o644) as file:
         file.write(text.encode())
 
@@ -273,3 +282,42 @@ def export(
         f"{output}: {parameters:,} parameters in {len(different)} tensors after {model.rounds}"
         " rounds."
     )
+
+
+def predict(
+    run_dir: Path = argument(..., "RUN_DIR", "Run directory, finished or not."),
+    source: Path = option(
+        ..., "FILE", "CSV, JSON lines or Parquet with the feature columns, or a folder.", "--input"
+    ),
+    output: Path | None = option(
+        None, "FILE", "New file, .csv or .parquet. Default: CSV on standard output."
+    ),
+) -> None:
+    """Predict with the last released model of a run for new rows.
+
+    Columns are encoded by the schema of the run, of which the run directory has a copy. There is
+    one row of output for each row of input, with empty cells where a feature cannot be read. Of the
+    run, only the released model and public declarations are read.
+
+    Example: fedmf predict runs/a --input new.csv --output predictions.csv
+    """
+    from pyarrow import csv, parquet
+
+    from fedmf.data.row_counts import reasons_in_words
+    from fedmf.ledger.durable_files import new_file
+    from fedmf.runs.prediction import Predictor
+
+    if output is not None and output.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"output must end in .csv or .parquet; got {output.name!r}.")
+    predictions = Predictor.of(run_dir).of_file(source)
+    table = predictions.table
+    if output is None:
+        csv.write_csv(table, sys.stdout.buffer)
+    else:
+        write = parquet.write_table if output.suffix == ".parquet" else csv.write_csv
+        with new_file(output) as file:
+            write(table, file)
+    said = f"{table.num_rows - predictions.missing:,} of {table.num_rows:,} rows have a prediction"
+    if predictions.missing:
+        said += f"; left out: {reasons_in_words(predictions.left_out)}"
+    typer.echo(f"{said}.", err=True)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperArgument
 
-from fedmf.cli.account_command import account, export
+from fedmf.cli.account_command import account, export, predict
 from fedmf.cli.configuration_options import init, options
 from fedmf.cli.design_command import design
 from fedmf.cli.exit_codes import EXIT_CODES, USAGE, exit_code
@@ -49,7 +49,7 @@ application = typer.Typer(
 )
 #: The commands by panel, in the order of the help.
 _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
-    "Train": {"simulate": simulate, "sweep": sweep},
+    "Train": {"simulate": simulate, "sweep": sweep, "predict": predict},
     "Plan": {"design": design},
     "Streams": {"stream": stream, "schema": schema},
     "Privacy report": {"account": account, "export": export},

@@ -6,13 +6,16 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
 from fedmf.cli.interruption import continuable
 from fedmf.cli.log import LogFormat, log
 from fedmf.cli.shared_options import FULL, LOG_FORMAT, SETS, argument, flag, option
+
+#: Final metrics that are one number.
+_FINAL: Final = {"auc": "AUC", "r2": "R²"}
 
 if TYPE_CHECKING:
     from fedmf.runs.loop import OnRound, RoundRecord
@@ -143,6 +146,21 @@ class RoundLog:
         log.write(round=record.rounds, rounds=record.horizon, **facts)
 
 
+def _final(session: Session) -> str:
+    """AUC or R², which are computed at the end alone, and their file."""
+    from fedmf.runs.outputs import QUALITY
+
+    figures = list[str]()
+    for name, value in session.quality.items():
+        label = _FINAL.get(name.removesuffix("_not_private"))
+        if label is not None and value is not None:
+            mark = " (not private)" if name.endswith("_not_private") else ""
+            figures.append(f"{label}{mark} {value:.4g}")
+    if not figures:
+        return ""
+    return f" {', '.join(figures)}; more in {session.directory.path / QUALITY}."
+
+
 def _default_directory(config: Path | None) -> Path:
     name = "run"
     if config is not None:
@@ -166,13 +184,10 @@ def _show_result(session: Session, view: RunProgress, full: bool) -> None:
     typer.echo(text)
     quality = view.quality()
     if quality:
-        typer.echo(f"Model: {quality}.")
-    lists = (
-        f"{len(statement['assumptions'])} assumptions, {len(statement['not_covered'])} things not"
-        " covered"
-    )
+        typer.echo(f"Model: {quality}.{_final(session)}")
     typer.echo(
-        f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}"
+        f"Next: fedmf account {shlex.quote(str(path))} --full ({statement.counts()}); learning"
+        f" curve in {path}"
     )
     typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}, {OPERATOR}.")
     owner = session.task.dataset.test_owner

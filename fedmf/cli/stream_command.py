@@ -36,6 +36,7 @@ from fedmf.errors import LedgerError
 from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
+    from fedmf.data.user_files import RowFiles
     from fedmf.streaming import Alarms, Settings, StreamRun
     from fedmf.streaming.stream_rows import Reader, RowBlock
 
@@ -47,6 +48,9 @@ _advanced_flag = partial(flag, rich_help_panel=_ADVANCED)
 
 def stream(
     source: str = option(..., "FILE", "Input file, or - for standard input.", "--input"),
+    user_from: Literal["column", "filename"] = option(
+        "column", None, "filename: --input is a folder with a CSV or Parquet file for each user."
+    ),
     schema: Path | None = option(
         None, "FILE", "Ranges of the columns (see fedmf schema); releases are in their units."
     ),
@@ -195,9 +199,7 @@ def stream(
         output = None
     if dry_run:  # which leaves no file
         state = output = alarms = scored = None
-    rows_file = None
-    if source != "-":
-        rows_file = Path(source)
+    rows_file = _rows_of(source, user_from, settings)
     to_stderr = output is None and not dry_run  # the releases go to standard output
 
     with ExitStack() as stack:
@@ -320,7 +322,23 @@ def _check_companions(
         raise typer.BadParameter("--keep-releases needs --state-dir DIR, in which they are kept.")
 
 
-def _show_counts(rows_file: Path | None, reader: Reader, settings: Settings) -> None:
+def _rows_of(source: str, user_from: str, settings: Settings) -> RowFiles | None:
+    """Return the files of the rows; None for standard input."""
+    from fedmf.data.user_files import UserFiles
+
+    if user_from == "filename":
+        if settings.user_column is None:
+            raise typer.BadParameter(
+                "--user-from filename needs --user-column NAME or a schema with a column of users,"
+                " which the names of the files become."
+            )
+        return UserFiles(Path(source), settings.user_column)
+    if source == "-":
+        return None
+    return Path(source)
+
+
+def _show_counts(rows_file: RowFiles | None, reader: Reader, settings: Settings) -> None:
     """Print the operator's counts of a file, all of which is read; nothing for a pipe."""
     from fedmf.streaming.input_counts import lines_for_operator
 
@@ -351,7 +369,7 @@ def _more(state: Path | None) -> str:
     return "--full, or statement.txt in the state directory"
 
 
-def _how_to_continue(state: Path | None, rows_file: Path | None) -> str:
+def _how_to_continue(state: Path | None, rows_file: RowFiles | None) -> str:
     """Return how to continue a stream that was stopped."""
     if state is None:
         return (

@@ -208,6 +208,8 @@ def _statistics_of(run: Mapping[str, Any]) -> tuple[Statistic, ...]:
 KEY = "noise.key"
 LEDGER = "ledger.sqlite"
 CONFIG = "config.toml"
+#: A copy of the schema of the data, if they have one.
+SCHEMA = "schema.toml"
 #: All arrays of a model with constant arrays.
 WHOLE_MODEL = "whole-model.npz"
 #: Which users failed in which round and why, one JSON object per line: as secret as the key, since

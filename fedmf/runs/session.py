@@ -28,7 +28,7 @@ from fedmf.noise.key import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer
-from fedmf.runs.directory import FAILURES, RunDirectory, RunHeader, read_header
+from fedmf.runs.directory import FAILURES, SCHEMA, RunDirectory, RunHeader, read_header
 from fedmf.runs.kept_releases import released_integers
 from fedmf.runs.model_layout import ModelLayout
 from fedmf.runs.outputs import (
@@ -37,6 +37,7 @@ from fedmf.runs.outputs import (
     metric_columns,
     shortfall,
     write_metrics,
+    write_quality,
 )
 from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run, first_difference
@@ -46,6 +47,7 @@ from fedmf.runs.tasks import NamedTask
 from fedmf.statements.composition import finite
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import Task, UserFailure, cross_entropy, preflight
+from fedmf.training.final_metrics import final_metrics
 
 _log = logging.getLogger("fedmf")
 
@@ -109,6 +111,9 @@ class Session:
         self.server.restore()
         self.sums = self.server.sums
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
+        #: Loss, metrics and final metrics of the model at the last reports, marked as not private
+        #: if the test part belongs to users of the run; empty without a test part here.
+        self.quality: dict[str, Any] = {}
         self._schedule = self.cohort_schedule()
         self._logged = set[str]()
         #: Prefix of warnings, which names the run if there are several.
@@ -162,6 +167,9 @@ class Session:
             tied=task.model.tied,
             whole_model=whole.fingerprint() if whole is not None else "",
         )
+        if run.task_source.schema_file is not None:
+            schema = run.task_source.schema_file.read_bytes()
+            write_durably(directory.path / SCHEMA, schema)
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
@@ -297,6 +305,12 @@ class Session:
         metrics = self._task.evaluate(self.server.parameters)
         return {central(name, self._task.dataset): value for name, value in metrics.items()}
 
+    def _final_metrics(self) -> dict[str, Any]:
+        if self._task is None:
+            return {}
+        values = final_metrics(self._task, self.server.parameters)
+        return {central(name, self._task.dataset): value for name, value in values.items()}
+
     def judge(self, metrics: Mapping[str, Any]) -> None:
         """Add the numbers of an app's evaluation of the released model to its row of metrics."""
         t = self.server.t
@@ -357,7 +371,7 @@ class Session:
         return run_statement(self.directory.header, self.directory.ledger)
 
     def write_reports(self) -> None:
-        """Write metrics table, privacy statement and operator's counts into the run directory.
+        """Write metrics, the quality of the model, statement and operator's counts.
 
         Raises:
             ConfigError: the disk failed.
@@ -365,6 +379,8 @@ class Session:
         try:
             columns = metric_columns(self._task, self.run.statistics)
             write_metrics(self.directory.path, self.metrics, columns)
+            self.quality = self._final_metrics()
+            write_quality(self.directory.path, self.quality)
             self.statement().write(self.directory.path)
             counts = json.dumps(self._counts(), indent=2, ensure_ascii=False) + "\n"
             write_durably(self.directory.path / OPERATOR, counts.encode())

@@ -37,6 +37,7 @@ from fedmf.data.table_reader import (
     open_table,
     shown_names,
 )
+from fedmf.data.user_files import RowFiles, open_rows
 from fedmf.matrices.arrays import Array
 from fedmf.streaming.settings import Settings
 
@@ -233,7 +234,7 @@ _EMPTY: Final = "input must have rows; got an empty one."
 
 @contextmanager
 def open_reader(
-    source: Path | None,
+    source: RowFiles | None,
     settings: Settings,
     file_format: str | None = None,
     layout: Layout | None = None,
@@ -242,7 +243,7 @@ def open_reader(
     """Open the rows of a file, or of standard input for None.
 
     Args:
-        source: the file.
+        source: the file, or a folder with a file for each user.
         settings: of the stream.
         file_format: "csv", "jsonl" or "parquet"; None guesses by the file's name, else by its first
             byte.
@@ -252,7 +253,7 @@ def open_reader(
     Raises:
         InputError: it cannot be opened, has no rows, or lacks columns.
     """
-    with open_table(0 if source is None else source, file_format) as table:
+    with open_rows(0 if source is None else source, file_format) as table:
         try:
             yield Reader(table, settings, layout, first_row)
         except IsADirectoryError:

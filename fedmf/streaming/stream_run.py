@@ -26,8 +26,8 @@ from fedmf.data.table_reader import (
     JsonLinesTable,
     ParquetTable,
     TableReader,
-    open_table,
 )
+from fedmf.data.user_files import RowFiles, UserFiles, open_rows
 from fedmf.errors import ConfigError
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
@@ -459,7 +459,7 @@ class _HeldRows:
 def open_run(
     directory: str | Path,
     settings: Settings,
-    source: str | Path | None,
+    source: str | RowFiles | None,
     output: str | Path | None,
     file_format: str | None = None,
     first_row: int = 1,
@@ -472,7 +472,8 @@ def open_run(
     Args:
         directory: the state directory.
         settings: the same as when the stream was started.
-        source: file of the rows; None for standard input.
+        source: file of the rows, or `UserFiles` for a folder with one for each user; None for
+            standard input.
         output: file for the releases; None for standard output.
         file_format: of the input, see `open_reader`.
         first_row: which row of the stream the input begins with.
@@ -487,25 +488,27 @@ def open_run(
         ValueError: settings, input or output are invalid.
     """
     directory = Path(directory)
-    source_path = _optional_path(source)
+    rows = source
+    if not isinstance(rows, UserFiles):
+        rows = _optional_path(rows)
     output_path = _optional_path(output)
     with ExitStack() as stack:
         if StreamState.exists(directory):
             state = stack.enter_context(_reopened(directory, settings))
             layout = state.plan.layout
-            opened = open_reader(source_path, settings, file_format, layout, first_row)
+            opened = open_reader(rows, settings, file_format, layout, first_row)
             reader = stack.enter_context(opened)
         else:
             if first_row != 1:
                 raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
-            if source_path is None and settings.rounds is None:
+            if rows is None and settings.rounds is None:
                 raise InputError(
                     "n (rounds) must be given for standard input; got none. Use --rounds N."
                 )
             open_output(output_path, True, raw)
-            reader = stack.enter_context(open_reader(source_path, settings, file_format))
-            _require_ids(source_path, settings, file_format)
-            rounds = settings.rounds or _counted_rows(source_path, settings, file_format)
+            reader = stack.enter_context(open_reader(rows, settings, file_format))
+            _require_ids(rows, settings, file_format)
+            rounds = settings.rounds or _counted_rows(rows, settings, file_format)
             created = _created(directory, settings, reader.layout, rounds, remembered)
             state = stack.enter_context(created)
         destination = open_output(output_path, False, raw)
@@ -608,7 +611,7 @@ def _reopened(directory: Path, settings: Settings) -> StreamState:
     return state
 
 
-def _require_ids(source: Path | None, settings: Settings, file_format: str | None) -> None:
+def _require_ids(source: RowFiles | None, settings: Settings, file_format: str | None) -> None:
     """Reject a file without ids, or with ids of which most are floats too large to be told apart.
 
     Ids alone decide. Each of these rows would take its step as a zero vector.
@@ -620,7 +623,7 @@ def _require_ids(source: Path | None, settings: Settings, file_format: str | Non
     if source is None or user is None:
         return
     place = f"column {user!r}"
-    with open_table(source, file_format) as table:
+    with open_rows(source, file_format) as table:
         if not isinstance(table, ParquetTable | JsonLinesTable):
             return  # the header of CSV has shown the column
         table.select([user])
@@ -636,10 +639,10 @@ def _require_ids(source: Path | None, settings: Settings, file_format: str | Non
         raise InputError(f"{place} must hold user ids; got none in any row of {source}.")
 
 
-def _counted_rows(source: Path | None, settings: Settings, file_format: str | None) -> int:
+def _counted_rows(source: RowFiles | None, settings: Settings, file_format: str | None) -> int:
     """Count the rows of a file that will take a step, which ids and order alone decide."""
     assert source is not None
-    with open_table(source, file_format) as table:
+    with open_rows(source, file_format) as table:
         if settings.user_column is None:
             return _all_rows(table)
         return _admissible_rows(table, settings.user_column, settings)

@@ -20,6 +20,7 @@ import pandas as pd
 
 from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_sigma
 from fedmf.accounting.rounding import at_least
+from fedmf.figures import html_table
 from fedmf.ledger.durable_files import write_durably
 from fedmf.statements.privacy import UserLevel
 from fedmf.sweeps.latex import latex_table
@@ -115,6 +116,17 @@ class SweepResult:
     runs: pd.DataFrame
     failures: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        """The directory and the numbers of cells and runs in one line."""
+        cells = len(self.sweep.cells)
+        return f"SweepResult({str(self.path)!r}, {cells} cells, {len(self.runs)} runs)"
+
+    def _repr_html_(self) -> str:
+        notes = [("note", warning) for warning in self.warnings]
+        notes += [("failed", failure) for failure in self.failures]
+        table: str = self.table.to_html(index=False)
+        return table + html_table([*notes, ("privacy", privacy_together(self.sweep))])
+
     def _reported(self, cell: Cell) -> pd.DataFrame:
         return self.runs.loc[(self.runs["cell"] == str(cell)) & (self.runs["part"] == "reported")]
 
@@ -197,17 +209,28 @@ class SweepResult:
                 f"{self.metric.label} is of users' own rows: no epsilon covers it, nor what it"
                 " chose"
             )
+        lines.extend(self._at_ends())
         for cell in self.sweep.cells:
-            for name, value in self.tuned(cell).items():
-                if _ends_list(value, self.sweep.tuned[name]):
-                    lines.append(
-                        f"{cell}: {name} = {value:g} ends its list; a better one may lie beyond"
-                    )
             values = self.values(cell)
             missing = [seed for seed in self.sweep.seeds if seed not in values]
             if missing:
                 lines.append(f"{cell}: without seeds {missing}: their runs failed")
         return tuple(lines)
+
+    def _at_ends(self) -> list[str]:
+        """A note for each tuned key with values at an end of its list, which names their cells."""
+        cells: dict[str, list[str]] = {}
+        for cell in self.sweep.cells:
+            for name, value in self.tuned(cell).items():
+                if _ends_list(value, self.sweep.tuned[name]):
+                    cells.setdefault(name, []).append(f"{cell} ({value:g})")
+        lines = []
+        for name, ending in cells.items():
+            lines.append(
+                f"{name} is at an end of its list in {len(ending)} of {len(self.sweep.cells)}"
+                f" cells; better values may lie beyond: {', '.join(ending)}"
+            )
+        return lines
 
     def text(self) -> str:
         """The table in Markdown, then warnings, failures, and what all runs cost one user."""

@@ -113,6 +113,15 @@ class Task:
         return self.values(sums, examples)
 
     @torch.no_grad()
+    def outputs(self, parameters: Tensor, features: Features) -> Tensor:
+        """The outputs of θ in evaluation mode for at least one example, on the CPU."""
+        theta = parameters.to(self.device, copy=True)
+        parts: list[Tensor] = []
+        for part in split_rows(features, self._rows_of_a_pass):
+            parts.append(self._evaluated.forward(theta, each(torch.clone, part)).cpu())
+        return torch.cat(parts)
+
+    @torch.no_grad()
     def sums(
         self, parameters: Tensor, features: Features, labels: Tensor
     ) -> dict[str, tuple[float, ...]]:

@@ -75,8 +75,8 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr()
     assert shown.out.startswith("At most 1 row of each user counts.\n")
     promise = (
-        "Every user (column `user`) has (8, 1e-05)-differential privacy under zero-out adjacency, "
-        "against anyone who sees all that was released.\n"
+        "Every user (column `user`) has (8, 1e-05)-differential privacy, compared with contributing"
+        " nothing (zero-out adjacency), against anyone who sees all that was released.\n"
     )
     assert f"\n{promise}" in shown.out
     # The last line is no row, which is as private as what it holds: it counts for nobody, unsaid.

@@ -76,7 +76,8 @@ def test_values_are_those_of_single_runs_and_the_best_mean_is_chosen(
     assert result.values(noiseless[0]) == result.values(noiseless[1])  # the same runs
     assert len([*(result.path / "finished").iterdir()]) >= len(sweep.promises) - 10
     assert [*(result.path / "runs").iterdir()] == []
-    assert all("a better one may lie beyond" in line for line in result.warnings)
+    assert len(result.warnings) <= 1  # one line for the tuned key, whatever the number of cells
+    assert all("better values may lie beyond" in line for line in result.warnings)
 
 
 def test_what_it_writes_says_the_same(result: SweepResult) -> None:
