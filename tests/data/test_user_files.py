@@ -11,11 +11,11 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from data.test_tables import USER_LIST, by_schema, check, rows
+from data.test_tables import USER_LIST, by_schema, check, examples, rows
 from support.streams import BUDGET, releases
 
 from fedmf.cli.app import run as command
-from fedmf.data import Table
+from fedmf.data import InMemoryDataset, Table
 from fedmf.data.user_files import UserFiles, open_rows
 from fedmf.streaming import Settings, open_run
 
@@ -53,7 +53,10 @@ def test_a_folder_loads_as_the_table_with_a_column(tmp_path: Path) -> None:
     for name in ("features", "labels", "test_features", "test_labels"):
         assert torch.equal(getattr(got, name), getattr(expected, name)), name
     assert got.user_ids == expected.user_ids
-    assert np.array_equal(got.owned.order, expected.owned.order)
+    assert isinstance(got, InMemoryDataset)
+    assert isinstance(expected, InMemoryDataset)
+    for own, others in zip(got.owned, expected.owned, strict=True):
+        assert np.array_equal(own, others)
     assert got.row_counts == expected.row_counts
 
 
@@ -69,7 +72,7 @@ def test_a_broken_file_is_its_users_zero_and_nobody_elses(tmp_path: Path) -> Non
         assert got.row_counts is not None
         assert got.row_counts.left_out["file that cannot be read"] == 1
         owner = list(expected.user_ids).index(user)
-        check(expected, got, owner, len(expected.owned[owner]))
+        check(expected, got, owner, len(examples(expected, owner)[1]))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def dataset(x: torch.Tensor, y: torch.Tensor, classes: int = 0) -> InMemoryDatas
     return InMemoryDataset(
         features=x[:4],
         labels=y[:4],
-        owned=np.arange(4).reshape(4, 1),
+        owned=[*np.arange(4).reshape(4, 1)],
         user_ids=["a", "b", "c", "d"],
         test_features=x,
         test_labels=y,
