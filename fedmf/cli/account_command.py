@@ -125,7 +125,7 @@ def _stream_statement(directory: Path) -> Account:
 
     counts = {}
     with StreamState.open(directory, remembered=False) as state:
-        for name, count in state.position.counts().items():
+        for name, count in state.counts().items():
             counts[name.replace("_", " ")] = str(count)
     return account_stream(directory), counts
 

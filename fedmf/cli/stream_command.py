@@ -206,9 +206,7 @@ def stream(
         output = None
     if dry_run:  # which leaves no file
         state = output = alarms = scored = None
-    rows_file = None
-    if source != "-":
-        rows_file = Path(source)
+    rows_file = _file(source)
     to_stderr = output is None and not dry_run  # the releases go to standard output
 
     with ExitStack() as stack:
@@ -262,6 +260,13 @@ def stream(
 
             draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
     typer.echo(text + statement.render_text(full, _more(state)), nl=False, err=to_stderr)
+
+
+def _file(source: str) -> Path | None:
+    """Return the path of an input file; None for standard input."""
+    if source == "-":
+        return None
+    return Path(source)
 
 
 def _opening(settings: Settings, from_row: int) -> Callable[..., Any]:

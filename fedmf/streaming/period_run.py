@@ -84,7 +84,7 @@ class PeriodRun(StreamRun):
     def counts(self) -> dict[str, int]:
         """Counts of the rows of this process that only the operator may see."""
         waiting = sum(len(period.users) for period in self._open.values())
-        return {"periods": self.position.step, **self._counts, "waiting rows": waiting}
+        return {**self.state.counts(), **self._counts, "waiting rows": waiting}
 
     def collect(self, reader: Reader) -> None:
         """Read an input to its end, and hold its rows for their periods.

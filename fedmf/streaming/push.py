@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Self, final
@@ -20,7 +20,7 @@ from typing import Any, Final, Self, final
 import numpy as np
 
 from fedmf.data import Schema, canonical_id
-from fedmf.data.cells import column_of, ids, require_wide, types
+from fedmf.data.cells import ids, require_wide, types
 from fedmf.data.table_reader import RowBatch, shown_names
 from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.statements.statement import PrivacyStatement
@@ -232,7 +232,8 @@ class PrivateStream:
                         f"times (of the rows) must be {len(block)} for rows that are not a table;"
                         f" got {0 if times is None else len(times)}."
                     )
-                block = in_periods(block, column_of(times), self._format.settings, "times")
+                texts = [_time_text(time) or "" for time in times]
+                block = in_periods(block, texts, self._format.settings)
             run.hold(block)
 
     def close_period(self) -> PrivateRelease:
@@ -606,10 +607,10 @@ class _RowFormat:
             row_users = _required_users(row_users)
         if isinstance(keys, str):
             row_keys = table.column(keys).to_pylist()
-        names = [*self._names]
+        columns = {name: table.column(name) for name in self._names}
         if self.layout.time is not None:
-            names.append(self.layout.time)
-        batch = RowBatch(table.num_rows, {name: table.column(name) for name in names})
+            columns[self.layout.time] = _times_of(table.column(self.layout.time))
+        batch = RowBatch(table.num_rows, columns)
         return batch_block(batch, self.settings, self.layout, row_users), row_keys
 
     def _check_columns(self, table: Any, users: Any, keys: Any) -> None:
@@ -720,8 +721,25 @@ def _as_table(rows: Any) -> Any:
         texts = {}
         for name, cells in rows.items():
             if cells.dtype == object:
-                texts[str(name)] = [label_of(_item(cell)) or None for cell in cells]
+                texts[str(name)] = [
+                    _time_text(cell) or label_of(_item(cell)) or None for cell in cells
+                ]
         return arrow.table(rows.assign(**texts))
+
+
+def _times_of(column: Any) -> Any:
+    """A column of times; of another type, which one bad cell can make of it, no cell is one."""
+    kind = column.type
+    if types.is_nested(kind) or (types.is_primitive(kind) and not types.is_temporal(kind)):
+        return len(column) * [""]
+    return column
+
+
+def _time_text(time: Any) -> str | None:
+    """A time as text, if it is text or a date or datetime."""
+    if isinstance(time, date):
+        return time.isoformat()
+    return time if isinstance(time, str) else None
 
 
 def _close_in_process(resources: ExitStack, process: int) -> None:

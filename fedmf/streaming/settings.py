@@ -185,8 +185,7 @@ class Settings:
     def _check_periods(self, column: str) -> None:
         """Check a stream of periods, of which everything but the rows is public."""
         if isinstance(self.release_every, timedelta):
-            seconds = self.release_every.total_seconds()
-            object.__setattr__(self, "release_every", f"{seconds:.15g} s")
+            object.__setattr__(self, "release_every", _written(self.release_every))
         if not isinstance(self.release_every, str):
             raise ValueError(
                 "release_every (length of a period) must be a number and s, min, h, d or w, such as"
@@ -369,6 +368,18 @@ class Settings:
         if description["schema"] is not None:
             fields["schema"] = Schema.from_dict(description["schema"])
         return cls(**fields)
+
+
+def _written(width: timedelta) -> str:
+    """A length of time in the largest unit that divides it.
+
+    >>> _written(timedelta(days=14)), _written(timedelta(seconds=90))
+    ('2w', '90s')
+    """
+    for unit, symbol in ((timedelta(weeks=1), "w"), (timedelta(days=1), "d")):
+        if not width % unit:
+            return f"{width // unit}{symbol}"
+    return f"{width.total_seconds():.15g}s"
 
 
 def _described(choice: str | Factorization) -> str | dict[str, Any]:

@@ -317,6 +317,12 @@ class StreamState:
             raise LedgerError(f"{self.directory} must hold {stop} releases; it holds fewer.")
         return releases
 
+    def counts(self) -> dict[str, int]:
+        """Counts that only the operator may see, as far as they are stored."""
+        if self.plan.settings.calendar is not None:
+            return {"periods": self.position.step}
+        return self.position.counts()
+
     def write_counts(self, counts: Mapping[str, int]) -> None:
         """Write the counts for the operator, which depend on the content of rows."""
         write_durably(self.directory / OPERATOR, (json.dumps(counts, indent=2) + "\n").encode())

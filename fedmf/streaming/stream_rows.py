@@ -404,7 +404,10 @@ class Reader:
         return 1 + self._table.skip(rows - 1)
 
     def _block(self, batch: RowBatch) -> RowBlock:
+        time = self.layout.time
         try:
+            if time is not None:
+                require_times(batch.columns[time], f"column {time!r}")
             return batch_block(batch, self._settings, self.layout)
         except ValueError as error:
             raise InputError(str(error)) from None
@@ -445,7 +448,7 @@ def batch_block(
         block = _undeclared(batch, users, faults, layout, frozenset(nameless))
     if layout.time is None:
         return block
-    return in_periods(block, columns[layout.time], settings, f"column {layout.time!r}")
+    return in_periods(block, columns[layout.time], settings)
 
 
 def _undeclared(
@@ -472,19 +475,14 @@ def _undeclared(
     return replace(block, malformed=batch.faults)
 
 
-def in_periods(block: RowBlock, times: Any, settings: Settings, place: str) -> RowBlock:
+def in_periods(block: RowBlock, times: Any, settings: Settings) -> RowBlock:
     """Rows with the period of each, and with a coordinate that counts valid rows.
 
     Args:
         block: the rows; with a schema they are counted already.
         times: of the rows, as an Arrow array or a list of strings.
         settings: with a calendar.
-        place: name of the times in messages.
-
-    Raises:
-        ValueError: a column of a type that holds no times.
     """
-    require_times(times, place)
     assert settings.calendar is not None
     values = block.values
     if settings.schema is None:

@@ -126,7 +126,7 @@ class StreamRun:
 
     def counts(self) -> dict[str, int]:
         """Counts that only the operator may see."""
-        return self.position.counts()
+        return self.state.counts()
 
     @property
     def position(self) -> Position:
