@@ -532,11 +532,6 @@ class _RowFormat:
             user_column=_user_column(schema),
             **settings,
         )
-        if stream_settings.rows_of_release != 1:
-            raise ValueError(
-                "R (release every) must be 1, or a time such as '1w', for rows that are pushed; got"
-                f" {release_every}. Release a whole table with fedmf.streaming.open_run."
-            )
         return cls(stream_settings, dimension)
 
     def entries(self, row: Any) -> list[Any]:
@@ -721,9 +716,7 @@ def _as_table(rows: Any) -> Any:
         texts = {}
         for name, cells in rows.items():
             if cells.dtype == object:
-                texts[str(name)] = [
-                    _time_text(cell) or label_of(_item(cell)) or None for cell in cells
-                ]
+                texts[str(name)] = [_cell_text(cell) for cell in cells]
         return arrow.table(rows.assign(**texts))
 
 
@@ -733,6 +726,11 @@ def _times_of(column: Any) -> Any:
     if types.is_nested(kind) or (types.is_primitive(kind) and not types.is_temporal(kind)):
         return len(column) * [""]
     return column
+
+
+def _cell_text(cell: Any) -> str | None:
+    """A cell of any type as text; None for a missing one."""
+    return _time_text(cell) or label_of(_item(cell)) or None
 
 
 def _time_text(time: Any) -> str | None:

@@ -36,10 +36,11 @@ PAGE = """# Releases by the week
 
 `python simulations/moments/weekly_flights.py`: {rows:,} flights of {users:,} aircraft in {weeks}
 weeks, four columns in [-1, 1], ε = 1, δ = 1e-5, norm at most 2, zero-out, running averages.
-Counted: rows, or means of an aircraft in a week. Noise: the standard error of a mean in the last release.
-Shift: how far the means of what is counted are from the means of all flights. Error: both together
-(root sum of squares). One-shot: the noise of a single release of what is counted, at the same ε and
-k. Alone: the noise of a mean of one release by itself (`window:1`). Root mean squares over columns.
+Counted: rows, or means of an aircraft in a week. Noise: the standard error of a mean in the last
+release. Shift: how far the means of what is counted are from the means of all flights. Error: both
+together (root sum of squares). One-shot: the noise of a single release of what is counted, at the
+same ε and k. Alone: the noise of a mean of one release by itself (`window:1`). Root mean squares
+over columns.
 
 | released | k | b | releases | counted | noise | one-shot | shift | error | alone |
 |---|---|---|---|---|---|---|---|---|---|
