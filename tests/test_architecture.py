@@ -177,8 +177,9 @@ LOADED_TOO = {"lazy", "version"}
 
 #: Code lines of the core, and of what a run on a processor without amplification needs of it. What
 #: grows must take something else out, or say here why it is worth an auditor's time.
-CORE_LINES = 8400
-PLAIN_CORE_LINES = 6500
+#: 40 lines: `StreamServer.release_means` bounds what a user adds to a period.
+CORE_LINES = 8440
+PLAIN_CORE_LINES = 6540
 #: Read only where a statement relies on secret cohorts, or where sums are made on a GPU.
 SELDOM_READ = {
     "balls_in_bins",

@@ -170,7 +170,7 @@ def _stream_statement(directory: Path) -> Account:
 
     counts = {}
     with StreamState.open(directory, read_only=True) as state:
-        for name, count in state.position.counts().items():
+        for name, count in state.counts().items():
             counts[name.replace("_", " ")] = str(count)
         return costs_of(state).statement, counts
 
