@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedmf.cli.exit_codes import REFUSED
 from fedmf.cli.shared_options import FULL, argument, flag, option
 from fedmf.errors import ConfigError
+from fedmf.statements.statement import PrivacyStatement
 
 if TYPE_CHECKING:
     from fedmf.ledger.ledger import Ledger
     from fedmf.runs.directory import RunHeader
     from fedmf.statements.composition import PrivacyCost
-    from fedmf.statements.statement import PrivacyStatement
 
     #: A statement, and figures of the records for the operator by name.
     Account = tuple[PrivacyStatement, dict[str, str]]
@@ -45,6 +46,9 @@ def account(
     delta: float | None = option(
         None, "D", "With several directories: delta of their composition."
     ),
+    budget: float | None = option(
+        None, "E", "Total epsilon of the same users: show what is left of it for later runs."
+    ),
 ) -> None:
     """Print the guaranteed and the spent privacy of a run or stream.
 
@@ -53,7 +57,8 @@ def account(
     only for the operator, because it depends on participation.
 
     Several directories are composed: the μ² of a user in all of them add up. Copies of one run that
-    were continued count their common rounds once.
+    were continued count their common rounds once. With --budget, the exit code is 3 if nothing is
+    left.
 
     Example: fedmf account runs/a --public letter.html
     """
@@ -67,21 +72,51 @@ def account(
         statement, figures = _run_statement(run_dirs[0])
     if public is not None:
         _write_public(statement.public(), public)
+    left = _left_of(budget, statement)
     if as_json:
-        typer.echo(statement.to_json(), nl=False)
-        return
-    if full:
-        typer.echo(statement.render_text(), nl=False)
+        typer.echo(PrivacyStatement({**statement, **left}).to_json(), nl=False)
     else:
-        heading = "May be published:"
-        if public is not None:
-            heading = f"May be published (written to {public}):"
-        command = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
-        typer.echo(heading)
-        typer.echo(statement.public().render_text(False, command), nl=False)
-    typer.echo("\nOperator only, do not publish:")
-    for name, value in (_spent(statement) | figures).items():
-        typer.echo(f"  {name:<14} {value}")
+        if full:
+            typer.echo(statement.render_text(), nl=False)
+        else:
+            _show_public(statement, public, run_dirs)
+        typer.echo("\nOperator only, do not publish:")
+        for name, value in (_spent(statement) | figures).items():
+            typer.echo(f"  {name:<14} {value}")
+        if left:
+            typer.echo(f"\n{_in_words(left, statement)}")
+    if left.get("epsilon_left") == 0:
+        raise typer.Exit(REFUSED)
+
+
+def _show_public(statement: PrivacyStatement, public: Path | None, run_dirs: list[Path]) -> None:
+    """Print the most important lines of the public part of a statement."""
+    heading = "May be published:"
+    if public is not None:
+        heading = f"May be published (written to {public}):"
+    command = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
+    typer.echo(heading)
+    typer.echo(statement.public().render_text(False, command), nl=False)
+
+
+def _left_of(budget: float | None, statement: PrivacyStatement) -> dict[str, float]:
+    """Return the budget and what is left of it; nothing without a budget."""
+    from fedmf.statements.composition import epsilon_left
+
+    if budget is None:
+        return {}
+    return {"budget": budget, "epsilon_left": epsilon_left(budget, statement)}
+
+
+def _in_words(left: dict[str, float], statement: PrivacyStatement) -> str:
+    """Return what is left of a budget in a sentence, which may be published."""
+    from fedmf.accounting.rounding import at_most
+
+    of = f"of epsilon {left['budget']:g} at delta {statement['delta']:g}"
+    if not left["epsilon_left"]:
+        return f"Budget: nothing is left {of}."
+    epsilon = at_most(left["epsilon_left"])
+    return f"Budget: epsilon {epsilon} is left {of}, for a later run or stream of the same users."
 
 
 def _write_public(statement: PrivacyStatement, path: Path) -> None:
@@ -130,13 +165,14 @@ def _composition(directories: list[Path], delta: float | None) -> Account:
 
 def _stream_statement(directory: Path) -> Account:
     """Return the statement of a stream with counts of its rows."""
-    from fedmf.streaming import StreamState, account_stream
+    from fedmf.streaming import StreamState
+    from fedmf.streaming.stream_statement import costs_of
 
     counts = {}
-    with StreamState.open(directory, remembered=False) as state:
-        for name, count in state.position.counts().items():
+    with StreamState.open(directory, read_only=True) as state:
+        for name, count in state.counts().items():
             counts[name.replace("_", " ")] = str(count)
-    return account_stream(directory), counts
+        return costs_of(state).statement, counts
 
 
 def _run_statement(directory: Path) -> Account:

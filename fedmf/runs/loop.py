@@ -393,6 +393,7 @@ class TrainingLoop:
                 f"num_rounds must be at most the horizon n={server.horizon}; got {last}. "
                 "The noise of further rounds was not calibrated."
             )
+        self.session.write_reports()  # there is something to watch before the first release
         try:
             stopped = not server.lost and self._report_round(None)
             if server.t < last and not stopped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer
 from fedmf.runs.directory import FAILURES, SCHEMA, RunDirectory, RunHeader, read_header
 from fedmf.runs.kept_releases import released_integers
+from fedmf.runs.model_layout import ModelLayout
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
@@ -152,18 +154,19 @@ class Session:
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         plan = plan_of(run, optimizer, task.model.dimension)
+        whole = ModelLayout.of_module(task.model)
         directory = created(
             path,
             run,
             plan,
             task.dataset.user_ids,
+            whole.save if whole is not None else None,
             arrays=task.model.arrays,
             test_owner=task.dataset.test_owner,
             constants=task.constant_inputs(),
             tied=task.model.tied,
+            whole_model=whole.fingerprint() if whole is not None else "",
         )
-        if task.dataset.row_counts is not None:
-            write_durably(directory.path / OPERATOR, task.dataset.row_counts.to_json().encode())
         if run.task_source.schema_file is not None:
             schema = run.task_source.schema_file.read_bytes()
             write_durably(directory.path / SCHEMA, schema)
@@ -377,7 +380,7 @@ class Session:
         return run_statement(self.directory.header, self.directory.ledger)
 
     def write_reports(self) -> None:
-        """Write metrics, the quality of the model and the statement into the run directory.
+        """Write metrics, the quality of the model, statement and operator's counts.
 
         Raises:
             ConfigError: the disk failed.
@@ -388,11 +391,21 @@ class Session:
             self.quality = self._final_metrics()
             write_quality(self.directory.path, self.quality)
             self.statement().write(self.directory.path)
+            counts = json.dumps(self._counts(), indent=2, ensure_ascii=False) + "\n"
+            write_durably(self.directory.path / OPERATOR, counts.encode())
         except OSError as error:
             raise ConfigError(
                 f"cannot write the reports of {self.directory.path}: {error.strerror}. All releases"
                 " are recorded; resume the run to write the reports."
             ) from None
+
+    def _counts(self) -> dict[str, Any]:
+        """Return the operator's counts: of rows, if there is a table, and of arrivals by round."""
+        counts = dict[str, Any]()
+        if self._task is not None and self._task.dataset.row_counts is not None:
+            counts |= dataclasses.asdict(self._task.dataset.row_counts)
+        counts["arrivals"] = [len(commit.keys) for commit in self.directory.ledger.commits()]
+        return counts
 
     def draw(self) -> None:
         """Draw the learning curve, if matplotlib is installed and the task is known here."""

@@ -244,6 +244,8 @@ def _size(s: Mapping[str, Any]) -> str:
 
 
 def _rows(s: Mapping[str, Any]) -> str:
+    if s.get("periods"):
+        return f"1 mean in each of {s['max_participations']} periods"
     return _counted(s["max_participations"], "rows")
 
 
@@ -456,6 +458,8 @@ def _is_stream(s: Mapping[str, Any]) -> bool:
 
 
 def _times(s: Mapping[str, Any]) -> str:
+    if s.get("periods"):
+        return "periods"
     if _is_stream(s):
         return "steps"
     return "rounds"

@@ -108,7 +108,7 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     with (folder / "rows.csv").open("a") as file:
         file.write("\n0.1,0.2,somebody new")
-    assert stream(*command) == 0
+    assert stream(*command) == 3
     assert "WARNING: all 10 rows of this stream have come" in capsys.readouterr().out
     # Another stream has another key and so another noise.
     assert stream(*command[:-3], "other.jsonl", "--state-dir", "fresh") == 0
