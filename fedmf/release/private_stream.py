@@ -296,14 +296,14 @@ class StreamServer:
 
     def release_means(
         self,
-        users: Sequence[str],
+        users: Sequence[str] | None,
         means: Iterable[Sequence[Tensor]],
         about: Mapping[str, Any],
     ) -> Array:
         """Release and commit the next round of a stream whose ledger has rounds of many users.
 
         Args:
-            users: of the round, each once; none where every row is of another user.
+            users: of the round, each once; None if every row is of another user.
             means: of the rows of each user, as `PrivateRows.clip_and_add_means` takes them.
             about: facts about the round, JSON-able.
 
@@ -314,12 +314,13 @@ class StreamServer:
             ParticipationViolation, HorizonExceededError, LedgerError: as `Ledger.commit_round`.
             ValueError: more means than users, or a plan for another adjacency than zero-out.
         """
-        self.ledger.check_round(self.step, users)
+        listed = users or ()
+        self.ledger.check_round(self.step, listed)
         if self._rows.plan.users.adjacency != "zero-out":
             raise ValueError("adjacency (of a stream of means) must be zero-out.")
         self.keys.ensure_opened(self.ledger)
         sums, count = self._rows.clip_and_add_means(means)
-        if users and count > len(users):
+        if users is not None and count > len(users):
             raise ValueError(f"means must be at most {len(users)}, one a user; got {count}.")
         noisy = self._rows.add_noise(sums)
         if self._released_integers is not None:
@@ -327,7 +328,7 @@ class StreamServer:
         numbers = torch.cat(self._estimates.extend(noisy), dim=1)[0].numpy()
         state = self._state()
         content = numbers.astype("<f8").tobytes()
-        self.ledger.commit_round(self.step, users, pack(state), about, content)
+        self.ledger.commit_round(self.step, listed, pack(state), about, content)
         self.step += 1
         self._finish(state)
         return numbers

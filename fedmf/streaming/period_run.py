@@ -158,7 +158,7 @@ class PeriodRun(StreamRun):
             )
         step = self.position.step
         period = self._open.pop(step, _Period())
-        users = list[str]()
+        users: list[str] | None = None
         places = np.arange(len(period.users))
         if self.plan.settings.user_column is not None:
             users, places = self._admitted(period)

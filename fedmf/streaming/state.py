@@ -281,7 +281,7 @@ class StreamState:
         self,
         server: StreamServer,
         position: Position,
-        users: Sequence[str],
+        users: Sequence[str] | None,
         means: Iterable[Sequence[Tensor]],
     ) -> ReleaseBlock:
         """Release a period and make it final.
@@ -289,7 +289,7 @@ class StreamState:
         Args:
             server: of the stream.
             position: after the period.
-            users: of the period; empty where every row is of another user.
+            users: of the period; None if every row is of another user.
             means: of the rows of each user, as `StreamServer.release_means` takes them.
 
         Raises:
