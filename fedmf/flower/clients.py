@@ -18,6 +18,7 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedmf.clipping.user_statistics import reported_names
 from fedmf.flower.compat import arrived
 from fedmf.flower.identity import Population, read_node_keys
 from fedmf.flower.messages import (
@@ -217,14 +218,20 @@ class OwnClients(GridClients):
     def read(self, message: Message, part: Part) -> Reply:
         node, users = part
         payload: Any
+        reported = dict[str, NDArray[np.float64]]()
         if self.patient:
             shapes = {name: (length,) for name, length in self._lengths.items()}
             payload = read_reply(message, self._round_index, users, shapes, "int64")
         else:
             shapes = {ROWS: (len(users), self.server.dimension)}
+            names = reported_names(self.server.sums.statistics)
+            shapes |= dict.fromkeys(names, (len(users),))
             arrays = read_reply(message, self._round_index, users, shapes, "float32", "float64")
             payload = arrays[ROWS].to(torch.float32)
-        return Reply(users, payload, read_failures(message, users), node)
+            for name in names:
+                reported[name] = arrays[name].to(torch.float64).numpy()
+        failures = read_failures(message, users)
+        return Reply(users, payload, failures, node, reported=reported)
 
 
 def run_on_grid(

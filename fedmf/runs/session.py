@@ -53,6 +53,7 @@ _FAULTS: Final = {
     "loading": "examples could not be loaded",
     "training": "training failed",
     "update": "updates hold NaN or infinity (learning rate too large?), or could not be clipped",
+    "held-out": "metrics on held-out examples could not be computed",
     "reply": "replies could not be used",
 }
 #: Users of an order are tried in blocks of this many cohorts, until the cohort is full.
@@ -282,7 +283,8 @@ class Session:
             row = self._test_metrics()
             row["epsilon"] = finite(self.plan.epsilon_after(t))
             for statistic in self.run.statistics:
-                row |= statistic.metrics(self.server.statistics[statistic.name])
+                state = self.server.statistics[statistic.name]
+                row |= statistic.metrics(state, self.server.statistic_std(statistic))
             self.directory.ledger.put_metrics(t, row)
             self.metrics[t] = row
             self._warn_of_shortfall()
