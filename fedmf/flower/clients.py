@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -109,10 +109,18 @@ class GridClients(Clients):
         return [user in served for user in ids.values()]
 
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+        for message, part in self.answers(self.messages(round_index, self.by_node(cohort))):
+            yield self._reply(message, part)
+
+    def by_node(self, cohort: Mapping[int, str]) -> dict[int, list[str]]:
+        """Return the users of a cohort by the node that serves them."""
         by_node = dict[int, list[str]]()
         for user, node in self.nodes.nodes_of(cohort).items():
             by_node.setdefault(node, []).append(user)
-        messages = self.messages(round_index, dict(sorted(by_node.items())))
+        return dict(sorted(by_node.items()))
+
+    def answers(self, messages: Sequence[tuple[Message, Part]]) -> Iterator[tuple[Message, Part]]:
+        """Send messages and yield the replies as they arrive, until the time of a round is up."""
         message_ids = self.grid.push_messages([message for message, _ in messages])
         parts = dict[str, Part]()
         for message_id, (_, part) in zip(message_ids, messages, strict=False):
@@ -128,7 +136,7 @@ class GridClients(Clients):
         )
         for message in pulled:
             if arrived(message):
-                yield self._reply(message, parts[message.metadata.reply_to_message_id])
+                yield message, parts[message.metadata.reply_to_message_id]
 
     @property
     def _seconds_to_wait(self) -> float:

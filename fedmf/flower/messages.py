@@ -214,6 +214,18 @@ def read_failures(reply: Message, users: Collection[str]) -> list[UserFailure]:
     return list(failures.values())
 
 
+def read_number(reply: Message, key: str) -> float:
+    """Return the number of a key in the metric records of a reply; NaN for anything else."""
+    try:
+        for record in reply.content.metric_records.values():
+            value = record.get(key)
+            if isinstance(value, int | float):
+                return float(value)
+    except Exception:  # the content is untrusted: no content, an integer beyond float64
+        return math.nan
+    return math.nan
+
+
 def require_no_error(reply: Message) -> None:
     """Reject the reply of a client that raised an error.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from fedmf.runs.statistics.statistic import Statistic
 from fedmf.values import Field
@@ -38,7 +38,8 @@ class ClientMetric(Statistic):
     (a·x/ζ_t, b·s/c) with a² + b² = 1, so ε is the same as without the metric:
     docs/theory/accounting.md.
 
-    In a Flower app the number is that of the reply's metric record. In a simulation it is the loss
+    In a Flower app the number is in a metric record of the user's reply: of its training, or of its
+    evaluation of the model that it then trains. In a simulation it is the loss
     or a metric of the task on the user's held-out examples (``client.held-out``), of the model that
     the user receives.
 
@@ -58,6 +59,10 @@ class ClientMetric(Statistic):
         float,
         Field("largest absolute value that counts; others are cut", "c", gt=0, le=2.0**100),
     ] = 1.0
+    reply: Annotated[
+        Literal["train", "evaluate"],
+        Field("in Flower apps: the reply that has it; evaluate asks the cohort for one as well"),
+    ] = "train"
 
     def __post_init__(self) -> None:
         super().__post_init__()
