@@ -14,15 +14,19 @@ from torch.nn.functional import cross_entropy
 import fedmf
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.clipping.user_statistics import ReportedNumber
+from fedmf.data import InMemoryDataset
 from fedmf.data.held_out import ExamplesPart
 from fedmf.errors import ConfigError
-from fedmf.runs.loop import Reply
+from fedmf.runs.loop import Reply, RoundRecord
+from fedmf.runs.session import Session
+from fedmf.runs.simulation import run_in_process
 from fedmf.runs.tables.configuration import load_run, render_toml
+from fedmf.training import LocalTrainer
 
 ACCURACY = fedmf.ClientMetric("accuracy", budget_share=0.1)
 LOSS = fedmf.ClientMetric("loss", bound=1.5)
 #: Engine and messages, which change nothing but the way of computing.
-WAYS = {"auto": "aggregate", "loop": "per-user", "vmap": "one-user"}
+WAYS = {"auto": "aggregate", "loop": "per-user"}
 
 
 def run_with(engine: str, messages: str, **changes: object) -> fedmf.Run:
@@ -35,7 +39,7 @@ def run_with(engine: str, messages: str, **changes: object) -> fedmf.Run:
     return dataclasses.replace(run, **{**values, **changes})
 
 
-def by_hand(run: fedmf.Run, session: fedmf.runs.Session, t: int) -> tuple[float, float]:
+def by_hand(run: fedmf.Run, session: Session, t: int) -> tuple[float, float]:
     """Mean accuracy and mean loss, cut to 1.5, of the model on held-out examples of the cohort."""
     task = run.task_source.build()
     held_out = ExamplesPart(task.dataset, 0.3, held_out=True)
@@ -58,11 +62,11 @@ def test_users_are_judged_by_the_model_they_receive(engine: str, tmp_path: Path)
     wanted = []
     with fedmf.start(run, tmp_path / "run") as session:
 
-        def judge(record: fedmf.runs.RoundRecord) -> None:
+        def judge(record: RoundRecord) -> None:
             wanted.append(by_hand(run, session, record.rounds % 12))
 
         wanted.append(by_hand(run, session, 0))
-        fedmf.runs.simulation.run_in_process(session, judge)
+        run_in_process(session, judge)
         rows = [session.metrics[t] for t in range(13)]
     assert rows[0]["client_accuracy"] is None
     for row, (accuracy, loss) in zip(rows[1:], wanted, strict=False):
@@ -73,6 +77,8 @@ def test_users_are_judged_by_the_model_they_receive(engine: str, tmp_path: Path)
 
 def test_nobody_trains_on_examples_that_are_held_out() -> None:
     task = small_run(dataset="digits").task_source.build()
+    assert isinstance(task.dataset, InMemoryDataset)
+    assert isinstance(task.dataset.features, torch.Tensor)
     users = task.dataset.user_ids[:4]
     places = task.dataset.indices(users)
     changed = task.dataset.features.clone()
@@ -85,8 +91,8 @@ def test_nobody_trains_on_examples_that_are_held_out() -> None:
     other = dataclasses.replace(task, dataset=dataclasses.replace(task.dataset, features=changed))
     local = fedmf.LocalSGD(held_out=0.3)
     start = task.model.initial()
-    clean, tampered = fedmf.training.LocalTrainer(task, local), None
-    tampered = fedmf.training.LocalTrainer(other, local)
+    clean = LocalTrainer(task, local)
+    tampered = LocalTrainer(other, local)
     assert torch.equal(clean.updates(start, users, 0), tampered.updates(start, users, 0))
     values, failures = tampered.held_out.metrics(start, users)
     assert np.isnan(values["accuracy"]).all()
@@ -116,7 +122,7 @@ def test_a_configuration_has_one_metric(tmp_path: Path) -> None:
 
 
 def test_metrics_that_cannot_be_computed_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="held_out .* must be above 0 with the client metric"):
+    with pytest.raises(ConfigError, match=r"held_out .* must be above 0 with the client metric"):
         run_with("auto", "aggregate", client=fedmf.LocalSGD())
     with pytest.raises(ConfigError, match="must have different names"):
         run_with("auto", "aggregate", extra_releases=(LOSS, fedmf.ClientMetric("loss")))
