@@ -177,8 +177,10 @@ LOADED_TOO = {"lazy", "version"}
 
 #: Code lines of the core, and of what a run on a processor without amplification needs of it. What
 #: grows must take something else out, or say here why it is worth an auditor's time.
-CORE_LINES = 8400
-PLAIN_CORE_LINES = 6500
+#: Numbers that users report took 30 lines: they are functions of no update, and have a bound of
+#: their own.
+CORE_LINES = 8420
+PLAIN_CORE_LINES = 6520
 #: Read only where a statement relies on secret cohorts, or where sums are made on a GPU.
 SELDOM_READ = {
     "balls_in_bins",
