@@ -46,7 +46,8 @@ class HeldOutExamples:
     def __init__(self, task: Task, share: float) -> None:
         self._task = task
         if share:
-            self._task = replace(task, dataset=ExamplesPart(task.dataset, share, held_out=True))
+            part = ExamplesPart(task.dataset, share, held_out=True)
+            self._task = replace(task, dataset=part).after_frozen_layers
 
     @torch.inference_mode(False)
     @torch.no_grad()
