@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from fedmf.runs.run import Execution, MechanismConfig, Run
     from fedmf.runs.run_statement import account
     from fedmf.runs.simulation import plan, resume, simulate, start
-    from fedmf.runs.statistics import QuantileClipping
+    from fedmf.runs.statistics import ClientMetric, QuantileClipping
     from fedmf.runs.tables.configuration import load_run
     from fedmf.runs.tasks import classification, next_token, regression
     from fedmf.statements.privacy import NoPrivacy, UserLevel
@@ -99,6 +99,7 @@ __all__ = [
     "Adam",
     "AvailableCohorts",
     "BallsInBinsCohorts",
+    "ClientMetric",
     "CyclicCohorts",
     "Dataset",
     "Digits",

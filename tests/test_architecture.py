@@ -178,8 +178,10 @@ LOADED_TOO = {"lazy", "version"}
 #: Code lines of the core, and of what a run on a processor without amplification needs of it. What
 #: grows must take something else out, or say here why it is worth an auditor's time.
 #: 40 lines: `StreamServer.release_means` bounds what a user adds to a period.
-CORE_LINES = 8440
-PLAIN_CORE_LINES = 6540
+#: Numbers that users report took 30 lines: they are functions of no update, and have a bound of
+#: their own.
+CORE_LINES = 8470
+PLAIN_CORE_LINES = 6570
 #: Read only where a statement relies on secret cohorts, or where sums are made on a GPU.
 SELDOM_READ = {
     "balls_in_bins",

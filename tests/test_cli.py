@@ -202,9 +202,9 @@ def test_failed_users_are_told_of_where_there_is_no_privacy_to_lose(
     trained = LocalTrainer.add_updates
 
     def failing(
-        trainer: LocalTrainer, parameters: Any, users: Any, t: int, total: Any
+        trainer: LocalTrainer, parameters: Any, users: Any, t: int, *sums: Any
     ) -> list[UserFailure]:
-        failures = trained(trainer, parameters, users, t, total)
+        failures = trained(trainer, parameters, users, t, *sums)
         if "A" in users:  # who is made up before the run begins
             return failures
         return [*failures, UserFailure(users[0], "training", "no luck")]

@@ -37,6 +37,7 @@ from fedmf.runs.run import Execution, Run
 from fedmf.runs.run_plan import clipped_sums
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import check_users_here
+from fedmf.runs.statistics import table_of
 from fedmf.runs.tables.configuration import Scalar, dotted_keys, run_of
 from fedmf.runs.tasks import NamedTask
 from fedmf.training import LocalTrainer, example_counts
@@ -263,6 +264,12 @@ def client_app_of(run: Run) -> ClientApp:
                 f" {type(given).__name__}. Its workers are processes that build it themselves: name"
                 " a function, or run in process."
             )
+    tables = [table_of(each) for each in run.extra_releases]
+    if len(set(tables)) < len(tables):
+        raise ConfigError(
+            f"extra_releases must hold one of a kind to run on Ray; got {len(tables)}. Its workers"
+            " read the run from a configuration, which has one table of each: run in process."
+        )
     # Workers add no noise, so the mechanism, which may be an object, is left out.
     items = tuple(sorted(dotted_keys(dataclasses.replace(run, mechanism="identity")).items()))
     return make_client_app(lambda _: cached_trainer(items))

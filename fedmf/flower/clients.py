@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedmf.clipping.user_statistics import reported_names
 from fedmf.flower.compat import arrived
 from fedmf.flower.handshake import RejectedReply
 from fedmf.flower.identity import Population, read_node_keys
@@ -102,10 +103,18 @@ class GridClients(Clients):
         return [user in served for user in ids.values()]
 
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+        for message, part in self.answers(self.messages(round_index, self.by_node(cohort))):
+            yield self._reply(message, part)
+
+    def by_node(self, cohort: Mapping[int, str]) -> dict[int, list[str]]:
+        """Return the users of a cohort by the node that serves them."""
         by_node = dict[int, list[str]]()
         for user, node in self.nodes.nodes_of(cohort).items():
             by_node.setdefault(node, []).append(user)
-        messages = self.messages(round_index, dict(sorted(by_node.items())))
+        return dict(sorted(by_node.items()))
+
+    def answers(self, messages: Sequence[tuple[Message, Part]]) -> Iterator[tuple[Message, Part]]:
+        """Send messages and yield the replies as they arrive, until the time of a round is up."""
         message_ids = self.grid.push_messages([message for message, _ in messages])
         parts = dict[str, Part]()
         for message_id, (_, part) in zip(message_ids, messages, strict=False):
@@ -121,7 +130,7 @@ class GridClients(Clients):
         )
         for message in pulled:
             if arrived(message):
-                yield self._reply(message, parts[message.metadata.reply_to_message_id])
+                yield message, parts[message.metadata.reply_to_message_id]
 
     @property
     def _seconds_to_wait(self) -> float:
@@ -211,14 +220,20 @@ class OwnClients(GridClients):
     def read(self, message: Message, part: Part) -> Reply:
         node, users = part
         payload: Any
+        reported = dict[str, NDArray[np.float64]]()
         if self.patient:
             shapes = {name: (length,) for name, length in self._lengths.items()}
             payload = read_reply(message, self._round_index, users, shapes, "int64")
         else:
             shapes = {ROWS: (len(users), self.server.dimension)}
+            names = reported_names(self.server.sums.statistics)
+            shapes |= dict.fromkeys(names, (len(users),))
             arrays = read_reply(message, self._round_index, users, shapes, "float32", "float64")
             payload = arrays[ROWS].to(torch.float32)
-        return Reply(users, payload, read_failures(message, users), node)
+            for name in names:
+                reported[name] = arrays[name].to(torch.float64).numpy()
+        failures = read_failures(message, users)
+        return Reply(users, payload, failures, node, reported=reported)
 
 
 def run_on_grid(

@@ -26,7 +26,7 @@ from fedmf.ledger.ledger import Ledger
 from fedmf.noise.key import NoiseKey
 from fedmf.release.plan import Plan
 from fedmf.runs.plan_fields import cohort_law, plan_fields
-from fedmf.runs.statistics import Statistic, statistics_from
+from fedmf.runs.statistics import Statistic, clipping_from, extra_releases_from
 from fedmf.statements.privacy import PRIVACY, UNITS, Privacy, Unit
 from fedmf.values import value_of
 from fedmf.version import SOFTWARE
@@ -202,7 +202,10 @@ class RunHeader:
 
 
 def _statistics_of(run: Mapping[str, Any]) -> tuple[Statistic, ...]:
-    return tuple(value for value in statistics_from(run).values() if isinstance(value, Statistic))
+    clipping = clipping_from(run)
+    if isinstance(clipping, Statistic):
+        return (clipping, *extra_releases_from(run))
+    return extra_releases_from(run)
 
 
 KEY = "noise.key"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.clipping.clipped_sum import ClippedSum
+from fedmf.clipping.user_statistics import reported_names
 from fedmf.errors import ConfigError
 from fedmf.figures import html_table
 from fedmf.ledger.signals import stopping
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _NOT_FINITE: Final = "update holds NaN or infinity"
+_NO_NUMBER: Final = "users report no finite number for a client metric"
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ class RoundReport:
         round_index: the released round, from 0.
         cohort_size: the number of users in the cohort.
         present: the number of users with a reply, whatever its content.
-        failures: users among them that contribute the zero vector, and replies that were not
-            requested.
+        failures: users among them that contribute the zero vector or no number to a client metric,
+            and replies that were not requested.
         seconds: wall time of the round, without the time in callbacks.
     """
 
@@ -158,6 +161,7 @@ class Reply:
         node: the sender; None if nothing was sent over a network.
         origin: if given, rows are models, and the updates are row − origin, shape (d,).
         fault: the error without text that clients chose, which logs may show.
+        reported: numbers of the users by name, shape (r,), NaN for none; only next to rows.
     """
 
     users: tuple[str, ...]
@@ -166,6 +170,7 @@ class Reply:
     node: int | None = None
     origin: Tensor | None = None
     fault: str = ""
+    reported: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def add_to(self, total: ClippedSum) -> list[UserFailure]:
         """Add the reply to a sum, which counts each of its users; every row is clipped again.
@@ -188,6 +193,23 @@ class Reply:
             failures.append(UserFailure(user, "reply", where + reason, fault))
         if len(failures) < len(self.users):
             failures += self.failures
+            failures += self._without_number(total)
+        return failures
+
+    def _without_number(self, total: ClippedSum) -> list[UserFailure]:
+        """The users without a finite number for a client metric, which counts as 0."""
+        failures = list[UserFailure]()
+        if not isinstance(self.payload, Tensor):
+            return failures
+        failed = {failure.user for failure in self.failures}
+        missing = np.full(len(self.users), math.nan)
+        for name in reported_names(total.statistics):
+            numbers = self.reported.get(name, missing)
+            for place in np.flatnonzero(~np.isfinite(numbers)).tolist():
+                user = self.users[place]
+                if user not in failed:
+                    reason = f"no finite number for {name}; got {numbers[place]}"
+                    failures.append(UserFailure(user, "metric", reason, _NO_NUMBER))
         return failures
 
     def _zeros(self, total: ClippedSum) -> dict[str, str]:
@@ -208,7 +230,7 @@ class Reply:
             return {}
         if len(self.payload) != len(self.users):
             raise ValueError(f"reply must hold {len(self.users)} rows; got {len(self.payload)}")
-        finite = total.add_updates(self.payload, self.origin).tolist()
+        finite = total.add_updates(self.payload, self.origin, self.reported).tolist()
         zeros = dict[str, str]()
         for user, is_finite in zip(self.users, finite, strict=True):
             if not is_finite:

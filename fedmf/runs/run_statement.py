@@ -160,7 +160,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         amplification = plan.amplification.to_dict()
     statistics = list[dict[str, Any]]()
     for statistic in header.statistics:
-        words = {"name": statistic.name, "description": statistic.description}
+        words = {"name": statistic.name, "description": unit.say(statistic.description)}
         statistics.append({**statistic.to_dict(), **words})
     return PrivacyStatement(
         {

@@ -43,6 +43,7 @@ from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run, first_difference
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.run_statement import run_statement
+from fedmf.runs.statistics import ClientMetric
 from fedmf.runs.tasks import NamedTask
 from fedmf.statements.composition import finite
 from fedmf.statements.statement import PrivacyStatement
@@ -57,6 +58,7 @@ _FAULTS: Final = {
     "loading": "examples could not be loaded",
     "training": "training failed",
     "update": "updates hold NaN or infinity (learning rate too large?), or could not be clipped",
+    "held-out": "metrics on held-out examples could not be computed",
     "reply": "replies could not be used",
 }
 #: Users of an order are tried in blocks of this many cohorts, until the cohort is full.
@@ -151,6 +153,7 @@ class Session:
                 f"users must be the task's {task.dataset.users}; got {run.task_source.users}."
             )
         preflight(task.to(device), run.client)
+        _check_client_metrics(run, task)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         plan = plan_of(run, optimizer, task.model.dimension)
@@ -293,7 +296,8 @@ class Session:
             row = self._test_metrics()
             row["epsilon"] = finite(self.plan.epsilon_after(t))
             for statistic in self.run.statistics:
-                row |= statistic.metrics(self.server.statistics[statistic.name])
+                state = self.server.statistics[statistic.name]
+                row |= statistic.metrics(state, self.server.statistic_std(statistic))
             self.directory.ledger.put_metrics(t, row)
             self.metrics[t] = row
             self._warn_of_shortfall()
@@ -416,6 +420,21 @@ class Session:
         if epsilon is not None:
             title = f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
         draw_learning_curve(self.directory.path, self.metrics, title, self._task)
+
+
+def _check_client_metrics(run: Run, task: Task) -> None:
+    """Reject a client metric that the task does not compute.
+
+    Raises:
+        ConfigError: an unknown metric.
+    """
+    known = ["loss", *(metric.name for metric in task.metrics)]
+    for each in run.extra_releases:
+        if isinstance(each, ClientMetric) and each.metric not in known:
+            raise ConfigError(
+                f"metric (of clients) must be one of this task's, {', '.join(known)}; got"
+                f" {each.metric!r}."
+            )
 
 
 def _fault_of(stage: str) -> str:

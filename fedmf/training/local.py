@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
@@ -39,6 +40,7 @@ from fedmf.training.engines import (
     users_at_once,
 )
 from fedmf.training.frozen_features import FrozenFeatures
+from fedmf.training.held_out import HeldOutExamples, training_part
 from fedmf.training.interference import interference
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.rng import draw_seed
@@ -168,6 +170,7 @@ _faults: Final[WeakKeyDictionary[FlatModel, dict[object, str]]] = WeakKeyDiction
 
 def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
     """Why a task must not be trained on a path, empty if it may; tried once in a process."""
+    local = replace(local, held_out=0.0)  # made-up users train on all their examples
     faults = _faults.setdefault(task.model, {})
     setting = path, local, task.loss, str(task.structure), str(task.device)
     if setting not in faults:
@@ -235,7 +238,7 @@ class LocalTrainer:
         few groups only.
 
     Args:
-        task: users' examples, model and loss.
+        task: users' examples, model and loss; on those that ``local`` holds out nobody trains.
         local: local SGD and its engine.
         group_size: most users that are handed to an engine at once; by default as many as suit the
             caches.
@@ -260,6 +263,8 @@ class LocalTrainer:
         if group_size is not None and group_size < 1:
             raise ValueError(f"group size must be at least 1; got {group_size}.")
         refuse_live_statistics(task.model.module)
+        self.held_out = HeldOutExamples(task, local.held_out)
+        task = training_part(task, local.held_out)
         self.task = task.after_frozen_layers
         self.local = local
         if path is None:
@@ -302,7 +307,12 @@ class LocalTrainer:
         return updates
 
     def add_updates(
-        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: ClippedSum
+        self,
+        parameters: Tensor,
+        user_ids: Sequence[str],
+        t: int,
+        total: ClippedSum,
+        reported: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
     ) -> list[UserFailure]:
         """Train users and add their updates to a sum, group by group, on all processor cores.
 
@@ -312,6 +322,7 @@ class LocalTrainer:
             t: 0-based round; it selects the shuffling.
             total: the sum to which updates are added; it counts every user, the failed ones as
                 zero vectors.
+            reported: numbers of the users by name, shape (users,), which are added as well.
 
         Returns:
             The failures, in the order of ``user_ids``: for the operator alone.
@@ -321,7 +332,8 @@ class LocalTrainer:
         """
         before = total.users
         failures = Failures()
-        self._train(self._add_group, parameters, user_ids, t, total, failures)
+        add_group = partial(self._add_group, reported)
+        self._train(add_group, parameters, user_ids, t, total, failures)
         total.add_nothing(len(user_ids) - (total.users - before))
         return failures.named(user_ids)
 
@@ -361,11 +373,17 @@ class LocalTrainer:
             self._workers.each(partial(work, origin, failures), groups, total)
 
     def _add_group(
-        self, origin: Tensor, failures: Failures, group: Group, total: ClippedSum
+        self,
+        reported: Mapping[str, NDArray[np.float64]],
+        origin: Tensor,
+        failures: Failures,
+        group: Group,
+        total: ClippedSum,
     ) -> None:
-        """Train a group and add its updates to a sum."""
+        """Train a group and add its updates, and what its users report, to a sum."""
         for part in group.parts(self._users_in_one_call(group)):
-            finite = total.add_updates(self._models(origin, part, failures), origin)
+            numbers = {name: values[part.positions] for name, values in reported.items()}
+            finite = total.add_updates(self._models(origin, part, failures), origin, numbers)
             failures.note_infinite(part.positions, finite)
 
     def _put_group(
@@ -378,7 +396,8 @@ class LocalTrainer:
 
     def reference(self) -> LocalTrainer:
         """A trainer of the same users on path "loop"."""
-        return LocalTrainer(self.task, replace(self.local, engine="loop"), 1)
+        local = replace(self.local, engine="loop", held_out=0.0)  # the task is without them
+        return LocalTrainer(self.task, local, 1)
 
     def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:
         """The users that own examples, in groups."""

@@ -30,7 +30,7 @@ SECRET = re.compile(
     r"noise\.key|(ledger|stream)\.sqlite.*|\w+\.(bin|jsonl)|operator\.json|phases\.parquet"
 )
 #: Columns that are functions of a released model.
-NOISED = {"loss", "accuracy"}
+NOISED = {"loss", "accuracy", "client_right"}
 #: The row of one user in both worlds.
 WORLDS = {"usual": 0.1, "NaN": np.nan}
 

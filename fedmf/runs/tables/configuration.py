@@ -34,7 +34,7 @@ from fedmf.mechanisms.registry import (
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
 from fedmf.runs.run import Execution, MechanismConfig, Run, recorded_optimizer
-from fedmf.runs.statistics import STATISTICS, Statistic
+from fedmf.runs.statistics import STATISTICS, Statistic, table_of
 from fedmf.runs.tasks import GIVEN, NAMED_TASKS, FunctionTask, NamedTask, TaskSource
 from fedmf.statements.privacy import PRIVACY
 from fedmf.training import LocalSGD
@@ -355,8 +355,12 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     tables["cohorts"] = rendered("cohorts", run.cohorts)
     tables["privacy"] = rendered("privacy", run.privacy)
     tables["clipping"] = rendered("clipping", run.clipping)
-    for statistic in run.extra_releases:
-        tables[statistic.name] = rendered(statistic.name, statistic)
+    for number, statistic in enumerate(run.extra_releases, start=1):
+        table = table_of(statistic)
+        name = table
+        if table in tables:  # a run from a configuration has one of each
+            name = f"{table}-{number}"
+        tables[name] = rendered(table, statistic)
     tables["mechanism"] = rendered("mechanism", MechanismTable.of(run.mechanism_config))
     if isinstance(run.mechanism_config.choice, GivenFactorization):
         tables["mechanism"]["name"] = run.mechanism_config.choice.name
