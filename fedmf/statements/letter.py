@@ -22,14 +22,32 @@ _STRONG: Final = 20
 _MODERATE: Final = 65
 #: Public facts that are told, and not only named.
 _TOLD: Final = ("classes", "labels")
+#: The names of public facts in plain words.
+_PLAIN_NAMES: Final = {
+    "users": "how many people there are",
+    "user ids": "who is on the list of participants",
+    "sizes of users": "how much data each person has",
+    "classes": "the possible answers",
+    "labels": "the names of the answers",
+    "shape of an example": "the form of an entry",
+    "structure of an example": "the form of an entry",
+    "normalisation": "how numbers were scaled",
+    "vocabulary": "the list of words",
+    "partition": "how entries were assigned to people",
+    "test part": "the separate data on which the model was tested",
+    "order of users": "the order of the list",
+    "initial parameters": "the model before training",
+}
 _TITLE: Final = "Privacy letter: what can be found out about one person"
 _CHECKS: Final = (
-    "Ask for the full public statement (`fedmf account DIRECTORY --public statement.txt`). It lists"
+    "Ask the organisation for the full public statement (made with the command `fedmf account"
+    " DIRECTORY --public statement.txt`). It lists"
     " all conditions and limits in technical words, and must show the reference number above. An"
-    " expert can compute ε from it without this software (page “Auditing” of its documentation).",
-    "Whoever ran the computation can compute all figures again from its records (`fedmf account"
-    " DIRECTORY`). This fails if a record was changed.",
-    "Ask: Does each person have one id? Who can read the secret key and its backups? What else was"
+    " expert can compute ε from it without the program fedmf, which made it (see “Auditing” in the"
+    " documentation of fedmf).",
+    "The organisation can compute all figures again from its records (`fedmf account DIRECTORY`)."
+    " The program refuses if a record was changed.",
+    "Ask: Is each person listed once? Who can read the secret key and its copies? What else was"
     " published about the same people?",
 )
 _STYLE: Final = """\
@@ -230,9 +248,10 @@ def _summary(s: Mapping[str, Any]) -> Section:
     return Section(
         "In short",
         (
-            f"{done} Random numbers, called noise, were added before anything was published. The"
-            f" noise limits what anyone can find out about one {_one(s)}. Somebody who guesses"
-            f" whether the data of a certain {_one(s)} were used is right in at most {_right(s)} of"
+            f"{done} Random numbers, called noise, were added to every result before it was"
+            f" published. The noise limits what anyone can find out about one {_one(s)}. Somebody"
+            f" who guesses whether the data of a certain {_one(s)} were used is right in at most"
+            f" {_right(s)} of"
             " 100 cases. Tossing a coin, one is right in 50.",
         ),
     )
@@ -258,23 +277,23 @@ def _data(s: Mapping[str, Any]) -> Section:
         rounds = "one round" if most == 1 else f"{most} rounds"
         points.append(
             f"Used: the data of {s['users']:,} {_many(s)}, of about {s['users_per_round']:,} in"
-            f" each round of training. Each {_one(s)} takes part in at most {rounds}."
+            f" each round (step) of training. Each {_one(s)} takes part in at most {rounds}."
         )
         points.append(
             f"Published: the model after each round, {s['dimension']:,} numbers each time."
-            f" {s['rounds_released']:,} of {s['rounds']:,} rounds are done; this letter counts all"
-            f" {s['rounds']:,}."
+            f" {s['rounds_released']:,} of {s['rounds']:,} rounds are done; the figures below count"
+            f" all {s['rounds']:,}."
         )
     names = list[str]()
     for entry in s["public_inputs"]:
-        name = entry["name"]
-        if name in _TOLD:
+        name = _PLAIN_NAMES.get(entry["name"], entry["name"])
+        if entry["name"] in _TOLD:
             name += f" ({entry['value']})"
         names.append(name)
     if names:
         points.append(
-            "Counted as known to everyone, and not protected (technical names, explained in the"
-            f" full statement): {', '.join(names)}."
+            f"Not hidden by the noise: {'; '.join(names)}. The full statement explains each of"
+            " them."
         )
     return Section("Which data", (), points=points)
 
@@ -288,7 +307,7 @@ def _protected(s: Mapping[str, Any]) -> Section:
         )
     against = (
         "Against everyone who sees what was published, also somebody who knows the data of all"
-        f" other {_many(s)}, knows the method, and has any computer."
+        f" other {_many(s)} and the method, however powerful the computer."
     )
     if s.get("amplification") is not None:
         against += " This person must not know who took part in which round of training."
@@ -296,10 +315,11 @@ def _protected(s: Mapping[str, Any]) -> Section:
         "Who is protected, against whom",
         (),
         points=(
-            f"Who: every {_one(s)} among them. Protected is {whole}.",
+            f"Who: every {_one(s)} whose data were used. Protected is {whole}.",
             against,
-            "Not against whoever runs the computation: there, the data or the sums before noise can"
-            " be seen, and the secret key with which the noise can be subtracted.",
+            "Not against whoever runs the computation: they can see the data, or results before the"
+            " noise is added, and they hold the secret key from which the noise was made and with"
+            " which it can be taken away again.",
         ),
     )
 
@@ -323,15 +343,16 @@ def _strength(s: Mapping[str, Any]) -> Section:
     return Section(
         "How strong the protection is",
         (
-            f"Imagine a test. A coin decides whether the data of one {_one(s)} are used or {other}."
-            f" Somebody sees all {_things(s)} that are published, and says which. The guess is"
-            " right in:",
+            f"Imagine a test, which is not made in fact. A coin decides whether the data of one"
+            f" {_one(s)} are used or {other}. Somebody sees all {_things(s)} that are published,"
+            f" and guesses whether they were used or {other}. The guess is right in:",
         ),
         bars,
         (
             "Count 50 of 100, a coin, as 0 points: nothing was found out. Count 100 of 100 as 100"
-            f" points: everything was. Then {right} of 100 is {points} points. Experts call this"
-            f" the attacker’s advantage. We call up to {_STRONG} points a strong protection, up to"
+            f" points: everything was. Each further right guess is two points, so {right} of 100"
+            f" is {points} points. Experts call this the advantage of the attacker, as they call"
+            " the person who guesses. We call up to {_STRONG} points a strong protection, up to"
             f" {_MODERATE} a moderate one, and more a weak one: this one is {grade}.",
             "This is a limit for the strongest attacker that one can imagine, whatever the attacker"
             " does. It is not a forecast of what will happen.",
@@ -350,9 +371,9 @@ def _experts(s: Mapping[str, Any]) -> str:
         )
     return (
         f"Experts state this limit by two numbers. ε (epsilon) is {up(s['epsilon'])}: the smaller"
-        f" it is, the less can be found out, and 0 means nothing.{known} δ (delta) is"
-        f" {_plain(s['delta'])}: a chance that is set aside when ε is computed. The figures above"
-        " set nothing aside."
+        f" it is, the less can be found out; with 0, nothing can.{known} δ (delta) is"
+        f" {_plain(s['delta'])}: the chance of a case that ε leaves out. The figures above leave"
+        " out no case."
     )
 
 
@@ -376,16 +397,16 @@ def _limits(s: Mapping[str, Any]) -> Section:
     ]
     if "workload" not in s:
         points.append(
-            "Test results. Figures on how good the model is have no noise. This letter does not"
-            " protect the people on whose data they were computed."
+            "Test results. Figures on how good the model is have no noise. They come from separate"
+            " data, whose owners this letter does not protect."
         )
-    points.append("Time. How long the computation and its messages took may depend on the data.")
+    points.append("Time. How long the computation took may depend on the data.")
     return Section("What this letter does not cover", (), points=points)
 
 
 def _conditions(s: Mapping[str, Any]) -> Section:
     points = [
-        "Every person has one id, and no other person has the same.",
+        "Every person is listed under one name or number, and no other person has the same.",
         "The secret key of the noise, and all its copies, stay secret for ever or are deleted.",
         "The programs limit how much each contribution can count, and one person’s data change that"
         " person’s contribution only.",
