@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,8 @@ _FAULTS: Final = {
 }
 #: Users of an order are tried in blocks of this many cohorts, until the cohort is full.
 _COHORTS_PER_BLOCK: Final = 4
+#: The most users of a round who are named as absent.
+_MOST_NAMES: Final = 20
 #: The most reasons of failed contributions that are logged.
 _MOST_REASONS: Final = 5
 
@@ -348,6 +351,37 @@ class Session:
                 " simulated, starts in another directory with an epsilon of its own. All reasons"
                 f" are in {path / FAILURES} (secret)."
             )
+
+    def note_arrivals(self, t: int, cohort: int, absent: Sequence[str]) -> None:
+        """Record for the operator, in a secret file, how many users of a round replied.
+
+        Args:
+            t: the round, from 0.
+            cohort: the number of users in its cohort.
+            absent: those without a reply; the first of them are named.
+        """
+        arrivals = self._operator_facts().get("arrivals", {})
+        arrivals[str(t + 1)] = {
+            "asked": cohort,
+            "arrived": cohort - len(absent),
+            "absent": list(absent[:_MOST_NAMES]),
+        }
+        self.note_for_operator("arrivals", arrivals)
+
+    def note_for_operator(self, name: str, fact: Any) -> None:
+        """Write a fact into the operator's file; an error of the disk does not stop the run."""
+        facts = {**self._operator_facts(), name: fact}
+        content = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
+        with contextlib.suppress(OSError):
+            write_durably(self.directory.path / OPERATOR, content.encode())
+
+    def _operator_facts(self) -> dict[str, Any]:
+        """Return the facts in the operator's file by name; none if it cannot be read."""
+        try:
+            facts = json.loads((self.directory.path / OPERATOR).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return dict(facts)
 
     def statement(self) -> PrivacyStatement:
         """The privacy statement of the releases so far."""
