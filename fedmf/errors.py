@@ -77,3 +77,9 @@ def one_line(text: str) -> str:
         return line
     half = _MOST_CHARACTERS // 2 - 2
     return f"{line[:half]} … {line[-half:]}"
+
+
+def pass_interrupt(error: BaseException) -> None:
+    """Raise an interrupt by the operator; any other error may come from a user's data."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error

@@ -42,6 +42,7 @@ from own_modules import TOKENS, Own, data, of_numbers, own_modules, owns, texts
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure
 from fedmf.errors import ConfigError
+from fedmf.noise.jit import compiled
 from fedmf.training import (
     LocalSGD,
     LocalTrainer,
@@ -166,11 +167,10 @@ def faults() -> Iterator[tuple[str, bool]]:
         Path(folder, "uncleared.py").write_text(source)
         uncleared: Any = importlib.import_module("uncleared")
         uncleared.Examples = steps.Examples
-        uncleared.SIGNATURE = steps.SIGNATURE
+        training = compiled(steps.SIGNATURE)(uncleared.train_on_images.py_func)
+        uncleared.train_on_images = training
         with patch.object(engine, "steps", uncleared):
-            engine.compiled_training.cache_clear()
             yield "arena not cleared", bool(interference(trainer_on("compiled"), network, LOCAL))
-        engine.compiled_training.cache_clear()
     task = dict(texts())["words"]
     assert isinstance(task.structure.features, TensorStructure)
     wider = replace(task.structure.features, bound=TOKENS + 1)

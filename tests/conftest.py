@@ -89,7 +89,10 @@ class Together(LoadScopeScheduling):
 
     def __init__(self, config: pytest.Config, log: object) -> None:
         super().__init__(config, log)  # type: ignore[arg-type]
-        code = "from fedmf.training import compiled; compiled.compiled_training()"
+        code = (
+            "from fedmf.training.compiled import steps\n"
+            "for training in (steps.train_on_rows, steps.train_on_images): training.compile()"
+        )
         command = [sys.executable, "-c", code]
         whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
         self._code = subprocess.Popen(command, cwd=config.rootpath) if whole else None

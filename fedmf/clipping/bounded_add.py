@@ -90,12 +90,7 @@ def _add_features(row: Any, origin: Any, factor: Any, second: Any, shift: Any, e
         begin = end
 
 
-def _signature_of_add(row: Any) -> Any:
-    factor = limit = types.float64
-    return types.float64(row, row, factor, limit, _INTEGERS, _INTEGERS, types.int64, _INTEGERS)
-
-
-@compiled(*map(_signature_of_add, _ROWS))
+@jit_inline
 def add_bounded(
     row: Any, origin: Any, factor: Any, limit: Any, total: Any, second: Any, shift: Any, ends: Any
 ) -> Any:

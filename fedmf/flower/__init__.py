@@ -6,6 +6,7 @@ version of Flower is not supported, the import raises an error that lists the su
 """
 
 import os
+from typing import TYPE_CHECKING
 
 for _name, _value in (
     ("FLWR_TELEMETRY_ENABLED", "0"),
@@ -16,17 +17,23 @@ for _name, _value in (
     os.environ.setdefault(_name, _value)
 
 import fedmf.flower.compat  # noqa: E402, F401
-from fedmf.flower.apps import run_on_ray  # noqa: E402
-from fedmf.flower.clients import run_on_grid  # noqa: E402
-from fedmf.flower.grid import InProcessGrid  # noqa: E402
-from fedmf.flower.identity import (  # noqa: E402
-    ClientReportedIdentity,
-    EnrolledIdentity,
-    NodeIdentity,
-    user_id_mod,
-)
-from fedmf.flower.local_app import run_app  # noqa: E402
-from fedmf.flower.wrapper import CorrelatedNoise  # noqa: E402
+from fedmf.lazy import lazily  # noqa: E402
+
+if TYPE_CHECKING:
+    from fedmf.flower.apps import run_on_ray
+    from fedmf.flower.clients import run_on_grid
+    from fedmf.flower.grid import InProcessGrid
+    from fedmf.flower.handshake import user_id_mod
+    from fedmf.flower.identity import ClientReportedIdentity, EnrolledIdentity, NodeIdentity
+    from fedmf.flower.local_app import run_app
+    from fedmf.flower.wrapper import CorrelatedNoise
+else:
+    __getattr__ = lazily(__name__)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 __all__ = [
     "ClientReportedIdentity",

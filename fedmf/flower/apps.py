@@ -24,7 +24,8 @@ from fedmf.clipping.clipped_sum import SumSpec
 from fedmf.data import OnNodes
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import run_on_grid
-from fedmf.flower.messages import answer_reply, read_request, served_reply
+from fedmf.flower.handshake import served_reply
+from fedmf.flower.messages import answer_reply, read_request
 from fedmf.flower.screen import say, say_round
 from fedmf.flower.served_users import ServedUsers
 from fedmf.runs.directory import LEDGER

@@ -20,15 +20,9 @@ from numpy.typing import NDArray
 
 from fedmf.data.row_counts import OPERATOR
 from fedmf.flower.compat import arrived
+from fedmf.flower.handshake import RejectedReply
 from fedmf.flower.identity import Population, read_node_keys
-from fedmf.flower.messages import (
-    ROWS,
-    RejectedReply,
-    array_record,
-    read_failures,
-    read_reply,
-    request_content,
-)
+from fedmf.flower.messages import ROWS, array_record, read_failures, read_reply, request_content
 from fedmf.flower.pulling import pull_until
 from fedmf.flower.screen import say, say_plan, without_client_errors
 from fedmf.flower.served_users import ServedUsers, first_names

@@ -12,8 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedmf.errors import ConfigError
-from fedmf.training.user_failures import pass_interrupt
+from fedmf.errors import ConfigError, pass_interrupt
 
 try:
     from flwr.app import Array, Context, Error, Message, Metadata, RecordDict

@@ -24,15 +24,14 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
     load_ssh_public_key,
 )
-from flwr.app import Context, Message, MessageType
-from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedmf.data import canonical_id
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import arrived
 from fedmf.flower.grid import InProcessGrid
-from fedmf.flower.messages import RejectedReply, is_question, question, served_reply, served_users
+from fedmf.flower.handshake import RejectedReply, question, served_users
 from fedmf.flower.pulling import Pull, pull_of
 from fedmf.flower.screen import say
 from fedmf.flower.served_users import MOST_LINES, ClaimedUsers, ServedUsers
@@ -380,31 +379,3 @@ class Population(ClientReportedIdentity):
 
     question_type = MessageType.QUERY
     several = True
-
-
-def _configured_user(context: Context) -> object:
-    config = context.node_config
-    return config.get("user-id", config.get("partition-id"))
-
-
-def user_id_mod(user_of: Callable[[Context], str] | None = None) -> Mod:
-    """Return a mod that reports the node's user to the server and passes on all other messages.
-
-    Args:
-        user_of: from the node's context to the user's stable id; by default the node config's
-            ``user-id``, else its ``partition-id``.
-
-    >>> from flwr.clientapp import ClientApp
-    >>> app = ClientApp(mods=[user_id_mod()])
-    """
-    find_user: Callable[[Context], object] = user_of or _configured_user
-
-    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        if not is_question(message):
-            return call_next(message, context)
-        user = find_user(context)
-        if user is None:
-            raise ValueError("node config must hold user-id or partition-id; got neither.")
-        return served_reply(message, [str(user)])
-
-    return mod

@@ -10,14 +10,8 @@ from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.flower.messages import (
-    RejectedReply,
-    checked_array,
-    decoded,
-    encoded,
-    require_no_error,
-    shown,
-)
+from fedmf.flower.handshake import RejectedReply, require_no_error, shown
+from fedmf.flower.messages import checked_array, decoded, encoded
 from fedmf.runs.model_layout import ModelLayout, check_type
 
 #: Prefixes of all names in a module that PyTorch wraps (DataParallel, compile).

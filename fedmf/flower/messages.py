@@ -1,7 +1,7 @@
 """Messages between the server and fedmf's own clients, and the checks of arrays from outside.
 
-Each message has an encoder and a decoder here: the request of a round and its reply, and the
-question which users a node serves. Whatever a node sends is checked before it is decoded.
+The request of a round and its reply have an encoder and a decoder here. Whatever a node sends is
+checked before it is decoded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -20,13 +20,13 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.flower.handshake import CONFIG, RejectedReply, names_in, require_no_error, shown
 from fedmf.runs.loop import Reply
 from fedmf.runs.simulation import Request
 from fedmf.training import UserFailure
 from fedmf.training.workers import copied_vector
 
 _ARRAYS = "arrays"
-_CONFIG = "config"
 _PARAMETERS = "parameters"
 ROWS = "rows"
 _FAILURES = "failures"
@@ -35,26 +35,6 @@ _BITS: Final = "bits"
 _FEATURE_BITS: Final = "feature-bits"
 #: Most bytes of the header in NumPy's file format.
 _OVERHEAD: Final = 4096
-#: Most characters of a value in a reason.
-_MOST_CHARACTERS: Final = 80
-#: Most characters of a client's error in a reason.
-_MOST_ERROR_CHARACTERS: Final = 400
-#: Keys of the question which users a node serves, and of its answer.
-_QUESTION = "fedmf.who"
-_ANSWER = "fedmf.users"
-
-
-class RejectedReply(ValueError):
-    """A reply that must not enter the sum.
-
-    Args:
-        reason: for the operator's file of failures only: it may hold text that the sender chose.
-        fault: the reason without such text, which logs may show.
-    """
-
-    def __init__(self, reason: str, fault: str = "replies are not in the form asked for") -> None:
-        super().__init__(reason)
-        self.fault = fault
 
 
 def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -70,26 +50,6 @@ def encoded(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 def decoded(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
     """Return the arrays of a record that is trusted."""
     return {name: array.numpy() for name, array in record.items()}
-
-
-def shown(value: object) -> str:
-    """Return an untrusted value for the operator's file of failures, short and escaped.
-
-    >>> shown("two\\nlines")
-    "'two\\\\nlines'"
-    >>> len(shown("x" * 10**6)) <= 90
-    True
-    """
-    if isinstance(value, str | bytes):
-        return ascii(value[:_MOST_CHARACTERS])[: _MOST_CHARACTERS + 8]
-    if isinstance(value, list | tuple):
-        items = [shown(item) for item in value[:4]]
-        if len(value) > 4:
-            items.append("…")
-        return f"[{', '.join(items)}]"
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"an integer of {value.bit_length()} bits"
-    return ascii(value)[:_MOST_CHARACTERS]
 
 
 def checked_array(
@@ -157,12 +117,12 @@ def request_content(model: ArrayRecord, request: Request) -> RecordDict:
     config[_BITS], config[_FEATURE_BITS] = request.bits
     if request.clip_norm is not None:
         config[_CLIP_NORM] = request.clip_norm
-    return RecordDict({_ARRAYS: model, _CONFIG: config})
+    return RecordDict({_ARRAYS: model, CONFIG: config})
 
 
 def read_request(message: Message) -> Request:
     """Decode a train message on the client, which then owns the parameters."""
-    config = message.content.config_records[_CONFIG]
+    config = message.content.config_records[CONFIG]
     model = message.content.array_records[_ARRAYS][_PARAMETERS].numpy()
     clip_norm = None
     if _CLIP_NORM in config:
@@ -170,7 +130,7 @@ def read_request(message: Message) -> Request:
     return Request(
         parameters=copied_vector(torch.from_numpy(model)),
         t=_integer(config, "round"),
-        users=_names(config, "users"),
+        users=names_in(config, "users"),
         as_slice=bool(config["slice"]),
         clip_norm=clip_norm,
         bits=(_integer(config, _BITS), _integer(config, _FEATURE_BITS)),
@@ -189,15 +149,15 @@ def answer_reply(message: Message, t: int, reply: Reply) -> Message:
         payload = {ROWS: payload}
     failures = [json.dumps(failure.to_dict()) for failure in reply.failures]
     config = ConfigRecord({"round": t, "users": list(reply.users), _FAILURES: failures})
-    return Message(RecordDict({_ARRAYS: array_record(payload), _CONFIG: config}), reply_to=message)
+    return Message(RecordDict({_ARRAYS: array_record(payload), CONFIG: config}), reply_to=message)
 
 
 def read_failures(reply: Message, users: Collection[str]) -> list[UserFailure]:
     """Return the failures in a reply, at most one per user; invalid entries are ignored."""
     records = reply.content.config_records
-    if _CONFIG not in records:
+    if CONFIG not in records:
         return []
-    entries = records[_CONFIG].get(_FAILURES)
+    entries = records[CONFIG].get(_FAILURES)
     if not isinstance(entries, list):
         return []
     failures: dict[str, UserFailure] = {}
@@ -209,19 +169,6 @@ def read_failures(reply: Message, users: Collection[str]) -> list[UserFailure]:
         if failure.user in users:
             failures.setdefault(failure.user, failure)
     return list(failures.values())
-
-
-def require_no_error(reply: Message) -> None:
-    """Reject the reply of a client that raised an error.
-
-    Raises:
-        RejectedReply: with the text of the error, which only the operator may see.
-    """
-    if reply.has_error():
-        reason = ascii(" ".join(str(reply.error.reason)[-5000:].split()))
-        if len(reason) > _MOST_ERROR_CHARACTERS:  # a traceback has its error at the end
-            reason = f"{reason[:100]} … {reason[100 - _MOST_ERROR_CHARACTERS :]}"
-        raise RejectedReply(f"client error {reply.error.code}: {reason}", "client apps failed")
 
 
 def read_reply(
@@ -246,13 +193,13 @@ def read_reply(
         RejectedReply: an error, another round, other users or another order, a wrong shape or type.
     """
     require_no_error(reply)
-    if _CONFIG not in reply.content.config_records:
+    if CONFIG not in reply.content.config_records:
         raise RejectedReply("reply has no config record")
-    config = reply.content.config_records[_CONFIG]
+    config = reply.content.config_records[CONFIG]
     round_index = _integer(config, "round")
     if round_index != t:
         raise RejectedReply(f"reply must be for round {t + 1}; got round {shown(round_index + 1)}")
-    replied = _names(config, "users")
+    replied = names_in(config, "users")
     if list(replied) != list(users):
         difference = f"{len(replied)}, not in their order"
         strangers = sorted(set(replied) - set(users))
@@ -267,47 +214,11 @@ def read_reply(
     return arrays
 
 
-def question() -> RecordDict:
-    """Return the content of a message that only asks which users a node serves."""
-    return RecordDict({_CONFIG: ConfigRecord({_QUESTION: True})})
-
-
-def is_question(message: Message) -> bool:
-    """Return whether a message only asks which users a node serves."""
-    return any(_QUESTION in record for record in message.content.config_records.values())
-
-
-def served_reply(request: Message, users: Sequence[str]) -> Message:
-    """Return the answer to the question: the stable ids of the users that this node serves."""
-    return Message(RecordDict({_CONFIG: ConfigRecord({_ANSWER: list(users)})}), reply_to=request)
-
-
-def served_users(reply: Message) -> tuple[str, ...] | None:
-    """Decode the answer to the question; None if an app does not know the question.
-
-    Raises:
-        RejectedReply: an error reply, or an answer that is no list of ids.
-    """
-    require_no_error(reply)
-    for record in reply.content.config_records.values():
-        if _ANSWER in record:
-            return _names(record, _ANSWER)
-    return None
-
-
 def _integer(config: ConfigRecord, key: str) -> int:
     value = config.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
         raise RejectedReply(f"reply must hold an integer {key!r}; got {shown(value)}")
     return value
-
-
-def _names(config: ConfigRecord, key: str) -> tuple[str, ...]:
-    value = config.get(key)
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        rule = f"reply must hold a list of user ids {key!r}"
-        raise RejectedReply(rule, rule)
-    return tuple(cast("list[str]", value))
 
 
 def _array(reply: Message, name: str, shape: tuple[int, ...], dtypes: Sequence[str]) -> Tensor:

@@ -6,7 +6,9 @@ operations are relaxed nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from threading import Lock
 from typing import Any, Final
 
 from numba import njit
@@ -23,8 +25,49 @@ jit_reassoc: Final[Any] = njit(fastmath={"reassoc"}, **_OPTIONS)
 """`jit_inline` where sums may be in any order; nothing else is relaxed, in particular not NaN."""
 
 
-def compiled(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function for these types of arguments when it is defined, and for no others.
+class Compiled:
+    """A function that is compiled, or loaded from the cache, when it is first called.
+
+    Importing a module thus costs nothing for functions that a program does not call.
+
+    Attributes:
+        py_func: the function in Python.
+    """
+
+    def __init__(self, function: Callable[..., Any], signatures: Sequence[Any]) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self._signatures = list(signatures)
+        self._program: Callable[..., Any] | None = None
+        self._lock = Lock()
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the machine code."""
+        if self._program is None:
+            self.compile()
+        assert self._program is not None
+        return self._program(*arguments)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the machine code is there."""
+        return self._program is not None
+
+    def compile(self) -> None:
+        """Compile the function for its types, or load it from the cache, unless that is done."""
+        with self._lock:
+            if self._program is not None:
+                return
+            try:
+                self._program = njit(self._signatures, cache=True, **_OPTIONS)(self.py_func)
+            except Exception:
+                # The cache cannot be written or is damaged; or the function has a fault, raised
+                # again.
+                self._program = njit(self._signatures, **_OPTIONS)(self.py_func)
+
+
+def compiled(*signatures: Any) -> Callable[[Callable[..., Any]], Compiled]:
+    """Compile a function for these types of arguments on its first call, and for no others.
 
     Machine code is cached in ``__pycache__``, else in the user's cache directory, or where
     NUMBA_CACHE_DIR says; where nothing can be written, each process compiles. numba numbers the
@@ -36,12 +79,4 @@ def compiled(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
     Args:
         signatures: numba's types or strings, such as ``"void(float64[::1], int64)"``.
     """
-
-    def compile_now(function: Callable[..., Any]) -> Any:
-        try:
-            return njit(list(signatures), cache=True, **_OPTIONS)(function)
-        except Exception:
-            # The cache cannot be written or is damaged; or the function has a fault, raised again.
-            return njit(list(signatures), **_OPTIONS)(function)
-
-    return compile_now
+    return lambda function: Compiled(function, signatures)

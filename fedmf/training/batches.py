@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.noise.jit import compiled
+from fedmf.noise.jit import compiled, jit_inline
 
 
 def user_orders(seed: int, t: int, user_id: str, examples: int, epochs: int) -> NDArray[np.int64]:
@@ -47,8 +47,8 @@ def user_seed(seed: int, t: int, user_id: str) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
-@compiled("void(uint64, int64[:,::1])")
-def shuffle(state, orders):
+@jit_inline
+def _shuffle(state, orders):
     """Fill each row of ``orders``, shape (epochs, examples), int64, with a permutation."""
     for epoch in range(orders.shape[0]):
         order = orders[epoch]
@@ -62,6 +62,12 @@ def shuffle(state, orders):
             z = z ^ (z >> np.uint64(31))
             j = np.int64(z % np.uint64(i + 1))
             order[i], order[j] = order[j], order[i]
+
+
+@compiled("void(uint64, int64[:,::1])")
+def shuffle(state, orders):
+    """Fill each row of ``orders``, shape (epochs, examples), int64, with a permutation."""
+    _shuffle(state, orders)
 
 
 @dataclass(frozen=True, order=True)
@@ -180,7 +186,7 @@ def _fill(seeds, sizes, batch_size, epochs, rows, weights):
         size = sizes[u]
         rows[:, u] = start
         orders = np.empty((epochs, size), dtype=np.int64)
-        shuffle(seeds[u], orders)
+        _shuffle(seeds[u], orders)
         step = 0
         for epoch in range(epochs):
             for first in range(0, size, batch_size):

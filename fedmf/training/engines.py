@@ -21,13 +21,13 @@ from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 
 from fedmf.data.structure import Features, each, named
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, pass_interrupt
 from fedmf.models import FlatModel
 from fedmf.training.batches import StepRows
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.rng import kept_generators, seed_draws, torch_states
 from fedmf.training.task import Task
-from fedmf.training.user_failures import Group, pass_interrupt, silent
+from fedmf.training.user_failures import Group, silent
 from fedmf.training.workers import single_threaded_products
 
 #: Numbers in a cache line.

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedmf.clipping.clipped_rows import ClippedRows
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, pass_interrupt
 from fedmf.models import FlatModel
 from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
 from fedmf.training.batches import Shape, StepRows, groups_of, step_rows, user_seed
@@ -49,7 +49,6 @@ from fedmf.training.user_failures import (
     described,
     example_counts,
     load_examples,
-    pass_interrupt,
     rows_in_place,
     silent,
 )

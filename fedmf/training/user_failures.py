@@ -31,6 +31,7 @@ from fedmf.data.structure import (
     joined,
     named,
 )
+from fedmf.errors import pass_interrupt
 from fedmf.noise.jit import compiled, jit_reassoc
 from fedmf.training.batches import StepRows
 
@@ -127,12 +128,6 @@ def _text(error: BaseException) -> str:
     except BaseException as another:  # an exception class of the task may fail at anything
         pass_interrupt(another)
         return "no message"
-
-
-def pass_interrupt(error: BaseException) -> None:
-    """Raise an interrupt by the operator; any other error may come from a user's data."""
-    if isinstance(error, KeyboardInterrupt):
-        raise error
 
 
 @contextmanager

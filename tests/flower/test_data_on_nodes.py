@@ -25,7 +25,7 @@ from fedmf.data import (
 from fedmf.errors import ConfigError
 from fedmf.flower import run_on_grid
 from fedmf.flower.apps import client as app
-from fedmf.flower.messages import served_users
+from fedmf.flower.handshake import served_users
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.tables.configuration import run_of
 from fedmf.training import classification

@@ -19,8 +19,8 @@ from fedmf.errors import ConfigError
 from fedmf.flower import ClientReportedIdentity, EnrolledIdentity, InProcessGrid
 from fedmf.flower.apps import WorkerPool
 from fedmf.flower.compat import NodeInfo
+from fedmf.flower.handshake import served_reply
 from fedmf.flower.identity import NodeIdentity, Population
-from fedmf.flower.messages import served_reply
 from fedmf.flower.served_users import ServedUsers
 from fedmf.flower.wrapper import Cohort
 

@@ -16,13 +16,8 @@ from hypothesis import strategies as st
 from support.fuzzing import damaged, fuzzed, judged
 
 from fedmf.flower.compat import claim_task_identity, set_message_id
-from fedmf.flower.messages import (
-    RejectedReply,
-    answer_reply,
-    read_failures,
-    read_reply,
-    served_users,
-)
+from fedmf.flower.handshake import RejectedReply, served_users
+from fedmf.flower.messages import answer_reply, read_failures, read_reply
 from fedmf.flower.pulling import Announced, reply_of
 from fedmf.runs.loop import Reply
 from fedmf.training import UserFailure

@@ -285,15 +285,16 @@ sys.path[:0] = sys.argv[1:]
 import numpy as np, torch
 from torch import nn
 from training.test_compiled import LOCAL, task_of
+from fedmf.noise.jit import compiled
 from fedmf.training import interference
 from fedmf.training.compiled import engine
 from fedmf.training.local import trainer_on
 for name in ("cleared", "uncleared"):
     steps = importlib.import_module(name)
-    def train(p, *rest, right=steps.train_users):
+    def train(p, *rest, right=steps.train_on_images):
         return right(p._replace(stages=p.stages.view(np.recarray)), *rest)
-    steps.train_users, engine.steps = train, steps
-    engine.compiled_training.cache_clear()
+    steps.train_on_images = compiled(steps.SIGNATURE)(train)
+    engine.steps = steps
     torch.manual_seed(0)
     layers = nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4)
     module = nn.Sequential(*layers)

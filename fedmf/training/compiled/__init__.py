@@ -5,6 +5,6 @@ that walk it, and `engine` trains groups of users by them.
 """
 
 from fedmf.training.compiled.chain import NotAChain
-from fedmf.training.compiled.engine import CompiledEngine, compiled_training, program_of
+from fedmf.training.compiled.engine import CompiledEngine, program_of
 
-__all__ = ["CompiledEngine", "NotAChain", "compiled_training", "program_of"]
+__all__ = ["CompiledEngine", "NotAChain", "program_of"]

@@ -10,7 +10,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor
 from fedmf.clipping.memory import new_vector
 from fedmf.data.structure import TensorStructure
 from fedmf.models import FlatModel
-from fedmf.noise.jit import compiled
+from fedmf.noise.jit import Compiled
 from fedmf.training.compiled import steps
 from fedmf.training.compiled.chain import NotAChain, chain_of
 from fedmf.training.compiled.step_plan import lay_out
@@ -41,6 +40,9 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
 }
 #: Seconds of compiling before a warning says so.
 _PATIENCE: Final = 5.0
+_COMPILING: Final = (
+    "the training program is being compiled, once for this machine and version: about %d s"
+)
 
 
 class CompiledEngine(Engine):
@@ -85,7 +87,7 @@ class CompiledEngine(Engine):
         # Each model begins on a cache line, in memory that was used before.
         stride = -(-origin.numel() // steps.LINE) * steps.LINE
         memory = new_vector(len(group) * stride, torch.float32, origin.device)
-        train_users = compiled_training()
+        train_users = compiled_training(self._program)
         trained = train_users(
             self._program, _array(origin), examples, self._arena, memory.numpy(), stride
         )
@@ -98,20 +100,23 @@ def _array(values: Tensor) -> NDArray[Any]:
     return values.detach().contiguous().numpy()
 
 
-@cache
-def compiled_training() -> Any:
-    """`steps.train_users`, compiled for all models at once or loaded from disk."""
-    warning = threading.Timer(
-        _PATIENCE,
-        _log.warning,
-        ("the training program is being compiled, once for this machine and version: about 20 s",),
-    )
+def compiled_training(program: steps.Program) -> Compiled:
+    """The training of a program, compiled or loaded from disk, with a warning if it takes long."""
+    training = steps.train_on_rows
+    seconds = 8
+    if program.front > 0:
+        training = steps.train_on_images
+        seconds = 20
+    if training.is_ready:
+        return training
+    warning = threading.Timer(_PATIENCE, _log.warning, (_COMPILING, seconds))
     warning.daemon = True
     warning.start()
     try:
-        return compiled(steps.SIGNATURE)(steps.train_users)
+        training.compile()
     finally:
         warning.cancel()
+    return training
 
 
 def program_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:

@@ -1,8 +1,8 @@
 """Local SGD of one user after another in plain compiled loops.
 
 A model is a chain of layers, laid out as a table with one row, a `STAGE`, for each layer.
-`train_users` walks the table forward and back. It is compiled once for all models, since models
-differ in their tables alone.
+`train_users` walks the table forward and back. It is compiled once for all dense models, and once
+for all others, since models differ in their tables alone.
 
 Users are kept apart as follows. All intermediate numbers lie in one float32 array, the arena, every
 entry of which is set to zero before a user is trained, and in the user's own model, which is set to
@@ -32,7 +32,7 @@ from numba import from_dtype, njit, types
 from numpy.typing import NDArray
 
 from fedmf.data.structure import PADDING
-from fedmf.noise.jit import jit_contract
+from fedmf.noise.jit import compiled, jit_contract
 
 LINEAR, CONVOLUTION, MAX_POOL, MEAN_POOL, FLATTEN, RELU, TANH = range(7)
 CROSS_ENTROPY, SQUARED_ERROR, BINARY_CROSS_ENTROPY = range(3)
@@ -702,44 +702,85 @@ def weights_of(s, model, constants):
 
 
 @jit_contract
-def forward(s, model, constants, arena, first, rows):
-    """Compute the outputs of a stage for some examples: for one alone up to the flattening."""
-    if s.kind == LINEAR:
-        linear(s, weights_of(s, model, constants), arena, rows)
-    elif s.kind == CONVOLUTION:
-        convolution(s, arena, first)
+def forward_image(s, arena, r):
+    """Compute the outputs of a stage up to the flattening for example r."""
+    if s.kind == CONVOLUTION:
+        convolution(s, arena, r)
     elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
-        pool(s, arena, first)
+        pool(s, arena, r)
     elif s.kind == FLATTEN:
-        flatten(s, arena, first)
+        flatten(s, arena, r)
     else:
-        activate(s, arena, first, rows)
+        activate(s, arena, r, 1)
 
 
 @jit_contract
-def back(s, model, constants, arena, first, rows, into, scale, pass_on):
-    """Compute the slopes by the inputs of a stage.
+def image_back(s, arena, r, pass_on):
+    """Compute the slopes by the inputs of a stage up to the flattening for example r."""
+    if s.kind == CONVOLUTION:
+        convolution_back(s, arena, r, pass_on)
+    elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
+        pool_back(s, arena, r)
+    elif s.kind == FLATTEN:
+        flatten_back(s, arena, r)
+    else:
+        activate_back(s, arena, r, 1)
+
+
+@jit_contract
+def forward_images(program, model, arena, rows):
+    """Compute the outputs of the stages up to the flattening, one example after another."""
+    stages = program.stages
+    for i in range(program.front):
+        s = stages[i]
+        if s.kind == CONVOLUTION:
+            set_kernels(s, weights_of(s, model, program.constants), arena)
+            clear(arena, s.kernel_slopes, s.filters * taps(s))
+    for r in range(rows):
+        for i in range(program.front):
+            forward_image(stages[i], arena, r)
+
+
+@jit_contract
+def images_back(program, arena, rows, into, scale):
+    """Add ``scale`` times the slopes by the weights of convolutions to ``into``."""
+    stages = program.stages
+    lowest = program.lowest
+    for r in range(rows):
+        for i in range(program.front - 1, lowest - 1, -1):
+            image_back(stages[i], arena, r, i > lowest)
+    for i in range(lowest, program.front):
+        if stages[i].kind == CONVOLUTION and not stages[i].frozen:
+            add_kernel_slopes(stages[i], arena, into, scale)
+
+
+@jit_contract
+def forward(s, model, constants, arena, rows):
+    """Compute the outputs of a stage after the flattening."""
+    if s.kind == LINEAR:
+        linear(s, weights_of(s, model, constants), arena, rows)
+    else:
+        activate(s, arena, 0, rows)
+
+
+@jit_contract
+def back(s, model, constants, arena, rows, into, scale, pass_on):
+    """Compute the slopes by the inputs of a stage after the flattening.
 
     ``scale`` times the slopes by the weights of a dense stage are added to ``into``.
     """
     if s.kind == LINEAR:
         weights = weights_of(s, model, constants)
         linear_back(s, weights, arena, rows, into, scale, pass_on)
-    elif s.kind == CONVOLUTION:
-        convolution_back(s, arena, first, pass_on)
-    elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
-        pool_back(s, arena, first)
-    elif s.kind == FLATTEN:
-        flatten_back(s, arena, first)
     else:
-        activate_back(s, arena, first, rows)
+        activate_back(s, arena, 0, rows)
 
 
 @jit_contract
-def step(program, model, arena, examples, batch, share, into, scale):
+def step(program, images, model, arena, examples, batch, share, into, scale):
     """Add ``scale`` times the slopes of one batch to ``into``.
 
-    The batch's examples are where the first stage reads.
+    The batch's examples are where the first stage reads. ``images`` is as in `train_users`.
     """
     stages = program.stages
     constants = program.constants
@@ -747,25 +788,15 @@ def step(program, model, arena, examples, batch, share, into, scale):
     lowest = program.lowest
     rows = batch.size
     last = program.stages.size - 1
-    for i in range(front):
-        s = stages[i]
-        if s.kind == CONVOLUTION:
-            set_kernels(s, weights_of(s, model, constants), arena)
-            clear(arena, s.kernel_slopes, s.filters * taps(s))
-    for r in range(rows):
-        for i in range(front):
-            forward(stages[i], model, constants, arena, r, 1)
+    if images is not None:
+        forward_images(program, model, arena, rows)
     for i in range(front, last + 1):
-        forward(stages[i], model, constants, arena, 0, rows)
+        forward(stages[i], model, constants, arena, rows)
     loss_slopes(stages[last], program.loss, arena, examples, batch, share)
     for i in range(last, max(front, lowest) - 1, -1):
-        back(stages[i], model, constants, arena, 0, rows, into, scale, i > lowest)
-    for r in range(rows):
-        for i in range(front - 1, lowest - 1, -1):
-            back(stages[i], model, constants, arena, r, 1, into, scale, i > lowest)
-    for i in range(lowest, front):
-        if stages[i].kind == CONVOLUTION and not stages[i].frozen:
-            add_kernel_slopes(stages[i], arena, into, scale)
+        back(stages[i], model, constants, arena, rows, into, scale, i > lowest)
+    if images is not None:
+        images_back(program, arena, rows, into, scale)
 
 
 @jit_contract
@@ -785,7 +816,7 @@ def put_example(s, arena, example, r):
 
 
 @jit_contract
-def train_user(program, received, examples, u, arena, model):
+def train_user(program, images, received, examples, u, arena, model):
     """Set ``model`` to one user's model after local training."""
     clear(arena, 0, arena.size)
     for i in range(received.size):
@@ -806,11 +837,11 @@ def train_user(program, received, examples, u, arena, model):
         for r in range(size):
             put_example(program.stages[0], arena, examples.features[batch[r]], r)
         if plain:
-            step(program, model, arena, examples, batch, share, model, -rate)
+            step(program, images, model, arena, examples, batch, share, model, -rate)
             continue
         for i in range(received.size):
             velocity[i] = momentum * velocity[i] + proximal * (model[i] - received[i])
-        step(program, model, arena, examples, batch, share, velocity, ONE)
+        step(program, images, model, arena, examples, batch, share, velocity, ONE)
         for i in range(received.size):
             model[i] -= rate * velocity[i]
 
@@ -826,11 +857,14 @@ def labels_are_valid(program, examples):
     return True
 
 
-def train_users(program, received, examples, arena, models, stride):
-    """Train users one after another; to be compiled for `SIGNATURE`.
+@jit_contract
+def train_users(program, images, received, examples, arena, models, stride):
+    """Train users one after another.
 
     Args:
         program: a `Program`.
+        images: None leaves all stages up to a flattening out of the machine code, which takes a
+            third of the time to compile; else any number.
         received: θ_t, shape (d,).
         examples: `Examples` of the users.
         arena: array of the size that the program needs; any contents.
@@ -844,7 +878,7 @@ def train_users(program, received, examples, arena, models, stride):
         return False
     for u in range(examples.rows.shape[1]):
         model = models[u * stride : u * stride + received.size]
-        train_user(program, received, examples, u, arena, model)
+        train_user(program, images, received, examples, u, arena, model)
     return True
 
 
@@ -859,7 +893,7 @@ _EXAMPLES = (
     _FLOATS[:, :, ::1],
     _INTEGERS[::1],
 )
-#: The types of `train_users`.
+#: The types of `train_on_rows` and `train_on_images`.
 SIGNATURE = types.boolean(
     types.NamedTuple(_PROGRAM, Program),
     _FLOATS[::1],
@@ -868,3 +902,15 @@ SIGNATURE = types.boolean(
     _FLOATS[::1],
     _INTEGERS,
 )
+
+
+@compiled(SIGNATURE)
+def train_on_rows(program, received, examples, arena, models, stride):
+    """Train users of a model without convolutions; see `train_users`."""
+    return train_users(program, None, received, examples, arena, models, stride)
+
+
+@compiled(SIGNATURE)
+def train_on_images(program, received, examples, arena, models, stride):
+    """Train users of a model with stages up to a flattening; see `train_users`."""
+    return train_users(program, 0, received, examples, arena, models, stride)
