@@ -18,7 +18,7 @@ import logging
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -185,10 +185,12 @@ def run_once(kind: str, run_dir: str, private: bool, stop_after: int, ray: bool)
     return outcome
 
 
-def apart(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Call a function in a process of its own: an interruption leaves nothing behind."""
+def called(ray: bool, *arguments: Any) -> dict[str, Any]:
+    """Run an app; with Ray, which changes the process, in a process of its own."""
+    if not ray:
+        return run_once(*arguments, ray)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
+        return pool.apply(run_once, (*arguments, ray))
 
 
 def seconds(outcome: dict[str, Any]) -> float:
@@ -198,10 +200,10 @@ def seconds(outcome: dict[str, Any]) -> float:
 
 def row_of(kind: str, ray: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        plain = apart(run_once, kind, "", False, ROUNDS, ray)
-        whole = apart(run_once, kind, f"{folder}/whole", True, ROUNDS, ray)
-        apart(run_once, kind, f"{folder}/stopped", True, ROUNDS // 2, ray)
-        resumed = apart(run_once, kind, f"{folder}/stopped", True, ROUNDS, ray)
+        plain = called(ray, kind, "", False, ROUNDS)
+        whole = called(ray, kind, f"{folder}/whole", True, ROUNDS)
+        called(ray, kind, f"{folder}/stopped", True, ROUNDS // 2)
+        resumed = called(ray, kind, f"{folder}/stopped", True, ROUNDS)
         failures = (Path(folder) / "stopped/failures.jsonl").read_text()
     same = all(map(np.array_equal, whole["model"], resumed["model"]))
     moved = max(

@@ -8,6 +8,7 @@ the ways in which a user is recognized.
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import ClassVar, Final
 
 from flwr.serverapp import Grid
 
+_log = logging.getLogger("fedmf")
 #: Seconds between two looks for nodes.
 _PAUSE = 0.2
 #: Seconds before the first report that users are missing, and between two reports.
@@ -122,6 +124,7 @@ class ServedUsers(ABC):
         """
         start = time.monotonic()
         next_report = _FIRST_REPORT
+        are_named = False
         if limit is None or limit > timeout:
             limit = timeout
         while True:
@@ -137,6 +140,14 @@ class ServedUsers(ABC):
             if waited >= next_report:
                 next_report = waited + _BETWEEN_REPORTS
                 self.report(f"waiting for users: {self._status(grid)}")
+            if waited >= limit and not are_named:
+                are_named = True
+                _log.warning(
+                    "waiting for users whom no node serves: %s. At least %d users must be served"
+                    " (execution.min-users).",
+                    first_names(self.unserved()),
+                    least,
+                )
             deadline = timeout
             if waited < limit:
                 deadline = limit

@@ -106,20 +106,21 @@ def test_a_small_population_is_waited_for_before_anything_is_spent(
     with pytest.raises(
         RuntimeError, match=r"at least 3 \(min_users\).* Not served: 'west'\. Start"
     ):
-        trained(Lossy(SILOS[:2], {}), path)
+        trained(Lossy(SILOS[:2], {}), path, handshake_timeout=2.0)
     assert own_time.now == pytest.approx(TIMEOUT)
+    assert "waiting for users whom no node serves: 'west'." in caplog.text
     assert operator_facts(path) == {"users_not_served": ["west"]}
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
         assert ledger.released == 0
     caplog.clear()
-    trained(Lossy(SILOS[:2], {}), path, min_users=2)
+    trained(Lossy(SILOS[:2], {}), path, min_users=2, handshake_timeout=2.0)
     entry = {"asked": 3, "arrived": 2, "absent": ["west"]}
     arrivals = {str(number): entry for number in range(1, ROUNDS + 1)}
     assert operator_facts(path) == {"users_not_served": ["west"], "arrivals": arrivals}
     naming = [record for record in caplog.records if "west" in record.getMessage()]
     assert [(record.name, record.levelname) for record in naming] == [("fedmf", "WARNING")]
     assert own_time.now == pytest.approx(
-        2 * TIMEOUT
+        TIMEOUT + 2.0
     )  # two of three are enough, so no round is asked again
 
 
