@@ -119,9 +119,8 @@ def test_a_small_population_is_waited_for_before_anything_is_spent(
     assert operator_facts(path) == {"users_not_served": ["west"], "arrivals": arrivals}
     naming = [record for record in caplog.records if "west" in record.getMessage()]
     assert [(record.name, record.levelname) for record in naming] == [("fedmf", "WARNING")]
-    assert own_time.now == pytest.approx(
-        TIMEOUT + 2.0
-    )  # two of three are enough, so no round is asked again
+    # Two of three are enough, so no round is asked again.
+    assert own_time.now == pytest.approx(TIMEOUT + 2.0)
 
 
 @pytest.mark.parametrize("lost", [1, 99])
