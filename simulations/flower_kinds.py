@@ -16,6 +16,7 @@ import argparse
 import json
 import logging
 import multiprocessing
+import os
 import tempfile
 import time
 from collections.abc import Iterable
@@ -185,12 +186,14 @@ def run_once(kind: str, run_dir: str, private: bool, stop_after: int, ray: bool)
     return outcome
 
 
-def called(ray: bool, *arguments: Any) -> dict[str, Any]:
+def called(ray: bool, kind: str, run_dir: str, private: bool, stop_after: int) -> dict[str, Any]:
     """Run an app; with Ray, which changes the process, in a process of its own."""
     if not ray:
-        return run_once(*arguments, ray)
+        return run_once(kind, run_dir, private, stop_after, ray)
+    import flower_kinds  # Ray's workers import the client app from this file
+
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(run_once, (*arguments, ray))
+        return pool.apply(flower_kinds.run_once, (kind, run_dir, private, stop_after, ray))
 
 
 def seconds(outcome: dict[str, Any]) -> float:
@@ -230,6 +233,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object per app")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
+    folder = str(Path(__file__).resolve().parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
     good = True
     for kind in given.kinds or KINDS:
         row = row_of(kind, given.ray)
