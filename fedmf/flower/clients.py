@@ -200,7 +200,8 @@ class GridClients(Clients):
                 attempt + 1,
                 self.session.directory.path / OPERATOR,
             )
-        self.session.note_arrivals(round_index, cohort, absent)
+        if absent:
+            self.session.note_absent(round_index, absent)
         return False
 
     def _look_for_nodes(self) -> None:

@@ -22,9 +22,10 @@ from torch import Tensor
 
 from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.errors import ConfigError
+from fedmf.figures import html_table
 from fedmf.ledger.signals import stopping
 from fedmf.runs.model_layout import named_copies
-from fedmf.statements.statement import PrivacyStatement
+from fedmf.statements.statement import PrivacyStatement, headline
 from fedmf.training import UserFailure
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class RunResult:
         parameters: the released model, shape (d,), in the order of the module's parameters.
         metrics: rows of the metrics table, by the number of released rounds.
         statement: the privacy statement.
+        quality: loss, metrics and final metrics of the model on the test part, such as ``auc`` and
+            ``confusion_matrix`` of classes, or ``r2`` of numbers (`final_metrics`).
         stopped: the callback that ended the run, "on_round"; empty if none did.
     """
 
@@ -117,7 +120,30 @@ class RunResult:
     parameters: Tensor
     metrics: Mapping[int, Mapping[str, Any]]
     statement: PrivacyStatement
+    quality: Mapping[str, Any] = field(default_factory=dict)
     stopped: str = ""
+
+    def __repr__(self) -> str:
+        """The directory, the rounds and the last evaluation in one line."""
+        figures = ", ".join(f"{name} {value}" for name, value in self._last().items())
+        return f"RunResult({str(self.path)!r}, {self._rounds()}, {figures or 'not evaluated'})"
+
+    def _repr_html_(self) -> str:
+        rows = [("directory", str(self.path)), ("rounds", self._rounds()), *self._last().items()]
+        rows.append(("privacy", headline(self.statement)))
+        rows.append(("statement", self.statement.counts()))
+        return html_table(rows)
+
+    def _rounds(self) -> str:
+        return f"{self.statement['rounds_released']} of {self.statement['rounds']} rounds"
+
+    def _last(self) -> dict[str, str]:
+        """The quality of the model, with four digits."""
+        figures = dict[str, str]()
+        for name, value in self.quality.items():
+            if isinstance(value, float):
+                figures[name.replace("_", " ")] = f"{value:.4g}"
+        return figures
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,6 +404,7 @@ class TrainingLoop:
                 f"num_rounds must be at most the horizon n={server.horizon}; got {last}. "
                 "The noise of further rounds was not calibrated."
             )
+        self.session.write_reports()  # there is something to watch before the first release
         try:
             stopped = not server.lost and self._report_round(None)
             if server.t < last and not stopped:

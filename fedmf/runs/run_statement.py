@@ -35,7 +35,10 @@ from fedmf.statements.statement import (
 _ROUNDING: Final = 2.0**-50
 _TRUST: Final = {
     "server": "the server itself clips every {one}'s update",
-    "workers": "workers clip updates; the server relies on the sums that they send",
+    "workers": (
+        "the programs that train {many} limit (clip) each update. The server receives sums of"
+        " updates, and relies on it that this was done"
+    ),
 }
 #: For runs whose central test part belongs to users of the run.
 _TEST_PART: Final = (
@@ -69,8 +72,8 @@ _ASSUMPTIONS: Final = (
         " for all data; {broken} contributes zeros"
     ),
     (
-        "the data did not determine in which round the run stopped: epsilon_so_far, which counts"
-        " only the rounds released so far, is only valid in this case"
+        "epsilon_so_far, which counts only the rounds released so far, holds only if the data did"
+        " not determine in which round the run stopped"
     ),
     (
         "what a client or a custom function computes for one {one} depends only on that {one}'s own"

@@ -28,14 +28,16 @@ from fedmf.noise.key import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer
-from fedmf.runs.directory import FAILURES, RunDirectory, RunHeader, read_header
+from fedmf.runs.directory import FAILURES, SCHEMA, RunDirectory, RunHeader, read_header
 from fedmf.runs.kept_releases import released_integers
+from fedmf.runs.model_layout import ModelLayout
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
     metric_columns,
     shortfall,
     write_metrics,
+    write_quality,
 )
 from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run, first_difference
@@ -45,6 +47,7 @@ from fedmf.runs.tasks import NamedTask
 from fedmf.statements.composition import finite
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import Task, UserFailure, cross_entropy, preflight
+from fedmf.training.final_metrics import final_metrics
 
 _log = logging.getLogger("fedmf")
 
@@ -110,6 +113,9 @@ class Session:
         self.server.restore()
         self.sums = self.server.sums
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
+        #: Loss, metrics and final metrics of the model at the last reports, marked as not private
+        #: if the test part belongs to users of the run; empty without a test part here.
+        self.quality: dict[str, Any] = {}
         self._schedule = self.cohort_schedule()
         self._logged = set[str]()
         #: Prefix of warnings, which names the run if there are several.
@@ -150,18 +156,22 @@ class Session:
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         plan = plan_of(run, optimizer, task.model.dimension)
+        whole = ModelLayout.of_module(task.model)
         directory = created(
             path,
             run,
             plan,
             task.dataset.user_ids,
+            whole.save if whole is not None else None,
             arrays=task.model.arrays,
             test_owner=task.dataset.test_owner,
             constants=task.constant_inputs(),
             tied=task.model.tied,
+            whole_model=whole.fingerprint() if whole is not None else "",
         )
-        if task.dataset.row_counts is not None:
-            write_durably(directory.path / OPERATOR, task.dataset.row_counts.to_json().encode())
+        if run.task_source.schema_file is not None:
+            schema = run.task_source.schema_file.read_bytes()
+            write_durably(directory.path / SCHEMA, schema)
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
@@ -297,6 +307,12 @@ class Session:
         metrics = self._task.evaluate(self.server.parameters)
         return {central(name, self._task.dataset): value for name, value in metrics.items()}
 
+    def _final_metrics(self) -> dict[str, Any]:
+        if self._task is None:
+            return {}
+        values = final_metrics(self._task, self.server.parameters)
+        return {central(name, self._task.dataset): value for name, value in values.items()}
+
     def judge(self, metrics: Mapping[str, Any]) -> None:
         """Add the numbers of an app's evaluation of the released model to its row of metrics."""
         t = self.server.t
@@ -352,28 +368,23 @@ class Session:
                 f" are in {path / FAILURES} (secret)."
             )
 
-    def note_arrivals(self, t: int, cohort: int, absent: Sequence[str]) -> None:
-        """Record for the operator, in a secret file, how many users of a round replied.
+    def note_absent(self, t: int, users: Sequence[str]) -> None:
+        """Record for the operator, in a secret file, the users of round t (from 0) without a reply.
 
-        Args:
-            t: the round, from 0.
-            cohort: the number of users in its cohort.
-            absent: those without a reply; the first of them are named.
+        The first of them are named.
         """
-        arrivals = self._operator_facts().get("arrivals", {})
-        arrivals[str(t + 1)] = {
-            "asked": cohort,
-            "arrived": cohort - len(absent),
-            "absent": list(absent[:_MOST_NAMES]),
-        }
-        self.note_for_operator("arrivals", arrivals)
+        absent = self._operator_facts().get("absent", {})
+        absent[str(t + 1)] = list(users[:_MOST_NAMES])
+        self.note_for_operator("absent", absent)
 
     def note_for_operator(self, name: str, fact: Any) -> None:
         """Write a fact into the operator's file; an error of the disk does not stop the run."""
-        facts = {**self._operator_facts(), name: fact}
-        content = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
         with contextlib.suppress(OSError):
-            write_durably(self.directory.path / OPERATOR, content.encode())
+            self._write_operator_file({**self._counts(), name: fact})
+
+    def _write_operator_file(self, facts: Mapping[str, Any]) -> None:
+        content = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+        write_durably(self.directory.path / OPERATOR, content.encode())
 
     def _operator_facts(self) -> dict[str, Any]:
         """Return the facts in the operator's file by name; none if it cannot be read."""
@@ -388,7 +399,7 @@ class Session:
         return run_statement(self.directory.header, self.directory.ledger)
 
     def write_reports(self) -> None:
-        """Write metrics table and privacy statement into the run directory.
+        """Write metrics, the quality of the model, statement and operator's counts.
 
         Raises:
             ConfigError: the disk failed.
@@ -396,12 +407,23 @@ class Session:
         try:
             columns = metric_columns(self._task, self.run.statistics)
             write_metrics(self.directory.path, self.metrics, columns)
+            self.quality = self._final_metrics()
+            write_quality(self.directory.path, self.quality)
             self.statement().write(self.directory.path)
+            self._write_operator_file(self._counts())
         except OSError as error:
             raise ConfigError(
                 f"cannot write the reports of {self.directory.path}: {error.strerror}. All releases"
                 " are recorded; resume the run to write the reports."
             ) from None
+
+    def _counts(self) -> dict[str, Any]:
+        """Return the operator's facts: counts of rows and arrivals, and what was noted before."""
+        counts = self._operator_facts()
+        if self._task is not None and self._task.dataset.row_counts is not None:
+            counts |= dataclasses.asdict(self._task.dataset.row_counts)
+        counts["arrivals"] = [len(commit.keys) for commit in self.directory.ledger.commits()]
+        return counts
 
     def draw(self) -> None:
         """Draw the learning curve, if matplotlib is installed and the task is known here."""

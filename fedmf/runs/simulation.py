@@ -234,4 +234,11 @@ def simulate(
             print(f"Stopped: {by} ended the run after {done}.", file=sys.stderr)
         session.draw()
         parameters = session.server.parameters.detach().clone()
-        return RunResult(Path(path), parameters, session.metrics, session.statement(), by)
+        return RunResult(
+            path=Path(path),
+            parameters=parameters,
+            metrics=session.metrics,
+            statement=session.statement(),
+            quality=session.quality,
+            stopped=by,
+        )

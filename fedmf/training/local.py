@@ -25,6 +25,7 @@ from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError, pass_interrupt
 from fedmf.models import FlatModel
+from fedmf.models.frozen import refuse_live_statistics
 from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
 from fedmf.training.batches import Shape, StepRows, groups_of, step_rows, user_seed
 from fedmf.training.compiled import CompiledEngine, NotAChain, program_of
@@ -34,10 +35,10 @@ from fedmf.training.engines import (
     VmapEngine,
     draws_numbers,
     made_up_group,
-    refuse_batch_statistics,
     training_conditions,
     users_at_once,
 )
+from fedmf.training.frozen_features import FrozenFeatures
 from fedmf.training.interference import interference
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.rng import draw_seed
@@ -107,7 +108,7 @@ def chosen_path(task: Task, local: LocalSGD) -> PathChoice:
     fault = ""
     reasons: list[str] = []
     for path, obstacle in _FASTER.items():
-        why = obstacle(task, local)
+        why = obstacle(task.after_frozen_layers, local)
         if why:
             reasons.append(f"not {path!r}: {why}")
             continue
@@ -122,7 +123,7 @@ def _require_groups(task: Task, local: LocalSGD) -> None:
     """Raise ConfigError where users cannot be trained in groups."""
     try:
         with silent():
-            _try_group(task, local)
+            _try_group(task.after_frozen_layers, local)
     except Exception as error:  # a module may raise anything
         raise ConfigError(
             "model must be one that torch.func can batch with engine 'vmap'; got"
@@ -170,7 +171,7 @@ def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
     faults = _faults.setdefault(task.model, {})
     setting = path, local, task.loss, str(task.structure), str(task.device)
     if setting not in faults:
-        faults[setting] = _tried_fault_of(path, task, local)
+        faults[setting] = _tried_fault_of(path, task.after_frozen_layers, local)
     return faults[setting]
 
 
@@ -258,17 +259,17 @@ class LocalTrainer:
     ) -> None:
         if group_size is not None and group_size < 1:
             raise ValueError(f"group size must be at least 1; got {group_size}.")
-        refuse_batch_statistics(task.model.module)
-        self.task = task
+        refuse_live_statistics(task.model.module)
+        self.task = task.after_frozen_layers
         self.local = local
         if path is None:
             path = _path_with_warning(task, local)
         self.path: Path = path
         # A GPU has one queue: threads would split a group into small ones and wait for each other.
         # All threads share one generator of random numbers.
-        if task.device.type != "cpu" or (path == "loop" and draws_numbers(task, local)):
+        if task.device.type != "cpu" or (path == "loop" and draws_numbers(self.task, local)):
             threads = 1
-        self._workers: Workers[Engine] = Workers(partial(_ENGINES[path], task, local), threads)
+        self._workers: Workers[Engine] = Workers(partial(_ENGINES[path], self.task, local), threads)
         self._group_limit = group_size
 
     @torch.inference_mode(False)
@@ -385,6 +386,8 @@ class LocalTrainer:
         if self.path == "vmap":
             self._workers.of_thread.expect(len(user_ids))
         users = self.task.dataset.indices(user_ids)
+        if isinstance(self.task.dataset, FrozenFeatures):
+            self.task.dataset.prepare(users)
         counts = example_counts(
             self.task.dataset, users, lambda place, reason: failures.note(place, "sizes", reason)
         )

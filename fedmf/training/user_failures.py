@@ -26,7 +26,6 @@ from fedmf.data.structure import (
     ExampleStructure,
     Features,
     TensorStructure,
-    device_of,
     each,
     joined,
     named,
@@ -335,7 +334,7 @@ class _Loader:
 
     @property
     def _device(self) -> torch.device:
-        return device_of(self.dataset.test_features)
+        return self.dataset.test_labels.device
 
 
 @jit_reassoc

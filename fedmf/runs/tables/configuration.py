@@ -427,7 +427,11 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
     Raises:
         ConfigError: unreadable, not TOML, without [data] and [task], or not a valid configuration.
     """
-    values = overridden(dotted(read_toml(configuration_path(Path(path)))), overrides or {})
+    tables = read_toml(configuration_path(Path(path)))
+    for name in STATISTICS:
+        if name != "clipping" and tables.get(name) == {}:  # it would release nothing
+            raise ConfigError(f"table [{name}] must have a key, such as budget-share; got none.")
+    values = overridden(dotted(tables), overrides or {})
     if not any(name.startswith(_SUBJECT) for name in values):
         raise ConfigError(
             f"configuration {path} must name the data; it has no table [data] and no [task]. "
@@ -474,10 +478,14 @@ def overridden(written: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     """Read ``table.key=value`` pairs with TOML values; a bare word is a string.
 
+    So is a number where the key takes strings.
+
     >>> parse_assignments(["privacy.epsilon=2", "mechanism.kind=cgd"])
     {'privacy.epsilon': 2, 'mechanism.kind': 'cgd'}
     >>> parse_assignments(["mechanism.params=lambda=0.9"])
     {'mechanism.params': 'lambda=0.9'}
+    >>> parse_assignments(["data.class-names=7", "data.label-column=2020-01-01"])
+    {'data.class-names': '7', 'data.label-column': '2020-01-01'}
     """
     parsed: dict[str, Any] = {}
     for assignment in assignments:
@@ -491,4 +499,17 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         if set(lines) != {"value"}:
             raise ConfigError(f"--set takes one table.key=value; got {assignment!r}.")
         parsed[key.strip()] = lines["value"]
+        if _takes_strings(key.strip()) and not isinstance(lines["value"], str | list | dict):
+            parsed[key.strip()] = value.strip()
     return parsed
+
+
+def _takes_strings(name: str) -> bool:
+    """Whether a key takes a string in every kind of its table."""
+    table, _, key = name.partition(".")
+    written = set[type]()
+    for cls in TABLES.get(table, {}).values():
+        for field in fields_of(cls).values():
+            if field.key == key:
+                written.add(field.type)
+    return written == {str}
