@@ -301,8 +301,11 @@ class WorkerPool(ServedUsers):
     def listen(self, grid: Grid) -> None:
         self._alive = sorted(grid.get_node_ids())
 
-    def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
-        super().gather(grid, timeout)  # the workers are the run's own, so no limit ends the wait
+    def gather(
+        self, grid: Grid, timeout: float, limit: float | None = None, least: int = 1
+    ) -> None:
+        # The workers are the run's own, so no limit ends the wait.
+        super().gather(grid, timeout, least=least)
 
     @property
     def silent(self) -> int:

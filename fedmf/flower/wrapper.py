@@ -23,6 +23,7 @@ from torch import Tensor
 from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import GridClients, Part
+from fedmf.flower.compat import aggregate_metricrecords
 from fedmf.flower.identity import NodeIdentity
 from fedmf.flower.inner_rule import HANDLED, InnerRule, base_of, check_inner, with_values
 from fedmf.flower.layout import ArrayLayout
@@ -57,6 +58,15 @@ _NOT_CALLED: Final = {
     "configure_evaluate": _NO_EVALUATION,
     "aggregate_evaluate": _NO_AGGREGATION,
 }
+#: Methods of a strategy that are not forwarded, since only rounds may call them.
+_OF_A_ROUND: Final = (
+    "configure_train",
+    "aggregate_train",
+    "configure_evaluate",
+    "aggregate_evaluate",
+)
+#: Public attributes of the wrapper; a strategy may have others of these names.
+_OWN: Final = ("inner", "identity", "run_dir", "stopped")
 
 
 class Cohort:
@@ -113,6 +123,8 @@ class AppClients(GridClients):
         self._models = 0
         self._differences = 0
         self._sent = torch.empty(0)  # the model in the messages of this round
+        #: The last round of training and of evaluation with its messages by node.
+        self._written = dict[str, tuple[int, dict[int, Message]]]()
         self._train_config = train_config
         self._evaluate_config = evaluate_config
         self._metrics = client_metrics(session)
@@ -130,6 +142,9 @@ class AppClients(GridClients):
         self, round_index: int, by_node: Mapping[int, list[str]]
     ) -> list[tuple[Message, Part]]:
         """Return the messages of the inner strategy to the nodes of the cohort.
+
+        The strategy is called once a round, as by Flower's loop, since it may change a learning
+        rate each time; a further request of the round repeats its messages.
 
         Raises:
             RuntimeError: the inner strategy writes to other nodes, or to one twice.
@@ -149,6 +164,9 @@ class AppClients(GridClients):
         nodes = list(by_node)
         if not nodes:
             return []
+        written, by_first_node = self._written.get(what, (-1, {}))
+        if written == round_index and by_first_node:
+            return _repeated(by_first_node, by_node)
         configure = self._inner.configure_train
         config = self._train_config
         if what == "evaluate":
@@ -165,6 +183,7 @@ class AppClients(GridClients):
                 f"strategy {type(self._inner).__name__} must ask each of the {len(nodes)} nodes of"
                 f" the cohort once to {what}; it asks {len(targets)}."
             )
+        self._written[what] = round_index, dict(zip(targets, messages, strict=True))
         pairs = list[tuple[Message, Part]]()
         for message, node in zip(messages, targets, strict=True):
             pairs.append((message, (node, tuple(by_node[node]))))
@@ -208,6 +227,20 @@ class AppClients(GridClients):
             if metric.reply == reply:
                 numbers[metric.name] = np.array([read_number(message, metric.metric)])
         return numbers
+
+
+def _repeated(
+    written: Mapping[int, Message], by_node: Mapping[int, list[str]]
+) -> list[tuple[Message, Part]]:
+    """Return the messages of a round once more, to a node that is new that of another node."""
+    first = next(iter(written.values()))
+    pairs = list[tuple[Message, Part]]()
+    for node, users in by_node.items():
+        earlier = written.get(node, first)
+        metadata = earlier.metadata
+        message = Message(earlier.content, node, metadata.message_type, group_id=metadata.group_id)
+        pairs.append((message, (node, tuple(users))))
+    return pairs
 
 
 def client_metrics(session: Session) -> list[ClientMetric]:
@@ -262,7 +295,8 @@ class CorrelatedNoise:
     minus model sent, are clipped together over all trained arrays, summed, divided by the planned
     users of a round (never by numbers of examples) and noised; the inner strategy sees one reply
     with the noisy mean, so its server rule (momentum, Adam, …) is post-processing. Every round is
-    committed before anyone sees its model. Arrays of integers stay unchanged.
+    committed before anyone sees its model. Arrays of integers stay unchanged. Other attributes and
+    methods are those of the inner strategy.
 
     Args:
         strategy: a new FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad or FedYogi.
@@ -349,6 +383,26 @@ class CorrelatedNoise:
         self._session: Session | None = None
         self.stopped = ""
         self._is_restored = False  # whether the strategy is as after the last committed round
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute or method of the inner strategy."""
+        inner = vars(self).get("inner")
+        if inner is None or name.startswith("_"):
+            raise AttributeError(f"CorrelatedNoise has no attribute {name!r}.")
+        if name in _OF_A_ROUND:
+            raise AttributeError(
+                f"CorrelatedNoise has no {name}: rounds run in start. Call it on the inner"
+                f" strategy: strategy.inner.{name}(...)."
+            )
+        return getattr(inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute that the inner strategy has there, unless this class has it too."""
+        is_own = name in _OWN or name.startswith("_")
+        if not is_own and hasattr(self.inner, name):
+            setattr(self.inner, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def _run(self, layout: ArrayLayout) -> Run:
         task = FlowerAppTask(
@@ -585,7 +639,7 @@ def parts_without_effect(inner: FedAvg, evaluates: bool = False) -> Iterator[str
             continue
         if getattr(type(inner), method) is not getattr(base, method):
             yield f"{type(inner).__name__}.{method} is never called: {why}"
-    if inner.train_metrics_aggr_fn is not base().train_metrics_aggr_fn:
+    if inner.train_metrics_aggr_fn is not aggregate_metricrecords:
         yield (
             "train_metrics_aggr_fn is not called: metrics that clients report of training carry no"
             " noise"

@@ -245,7 +245,7 @@ class Clients:
         """Wait before the first round until users can be reached.
 
         Raises:
-            RuntimeError: no user is served.
+            RuntimeError: too few users are served.
         """
 
     def refresh(self) -> None:
@@ -259,18 +259,25 @@ class Clients:
         """The replies of a cohort (ids by index) in round ``round_index``, each as it arrives."""
         raise NotImplementedError
 
-    def again(self, round_index: int, attempt: int) -> bool:
-        """Whether to request a round again, after a pause, if attempt 0, 1, … got no reply."""
-        del round_index, attempt
+    def again(self, round_index: int, attempt: int, cohort: int, absent: Sequence[str]) -> bool:
+        """Whether to request the missing replies of a round again; it may pause before.
+
+        Args:
+            round_index: the round, from 0.
+            attempt: the number of the last attempt, from 0.
+            cohort: the number of users in the cohort.
+            absent: those of them from whom no reply has arrived.
+        """
+        del round_index, attempt, cohort, absent
         return False
 
 
 class TrainingLoop:
     """The rounds of a session, each in the same order: request, release, record, report.
 
-    1. *Request*: replies are requested from the cohort, and again while there are none, as often as
-       was fixed beforehand; then the round continues without users, so that the number of rounds
-       does not depend on who was present.
+    1. *Request*: replies are requested from the cohort, and missing ones again while too few have
+       arrived, as often as was fixed beforehand; then the round continues with those that there
+       are, so that the number of rounds does not depend on who was present.
     2. *Release*: the sum of the replies, with noise, in one commit. The round uses up its row of
        noise in any case. The report is stored before that, so that nothing of it is lost if this
        step is interrupted.
@@ -314,16 +321,20 @@ class TrainingLoop:
         return self._cohort
 
     def _replies(self, round_index: int) -> Iterator[Reply]:
-        """1. The replies to the first attempt that gets any; an empty cohort has one attempt."""
+        """1. The replies of the cohort; every attempt asks only users without a reply."""
+        absent = dict[int, str]()
         for attempt in itertools.count():
             self.clients.refresh()
-            replies = self.clients.ask(round_index, self.cohort(round_index))
-            first = next(replies, None)
-            if first is not None:
-                return itertools.chain([first], replies)
-            if not (self._cohort and self.clients.again(round_index, attempt)):
+            if len(absent) == len(self._cohort) or attempt == 0:  # nobody has replied so far
+                absent = dict(self.cohort(round_index))
+            replied = set[str]()
+            for reply in self.clients.ask(round_index, absent):
+                replied.update(reply.users)
+                yield reply
+            absent = {index: user for index, user in absent.items() if user not in replied}
+            names = list(absent.values())
+            if not self.clients.again(round_index, attempt, len(self._cohort), names):
                 break
-        return iter(())
 
     def release(self, round_index: int, replies: Iterable[Reply]) -> bool:
         """2 to 4. Add the replies to a sum as they arrive, release it, record and report the round.
@@ -398,7 +409,7 @@ class TrainingLoop:
         Raises:
             ConfigError: more rounds than the noise was calibrated for; no round is run. The disk
                 failed.
-            RuntimeError: no node answers before the first of these rounds.
+            RuntimeError: too few users are served before the first of these rounds.
             LedgerError: a release failed, now or before. Open the run again.
             Exception: raised by a callback; the round is committed, and the run can be continued.
         """

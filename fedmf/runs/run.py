@@ -63,8 +63,8 @@ class Execution(Value):
     """
 
     kind: ClassVar[str] = "flower"
-    #: Fields in which two processes of one run may differ, as they do not change its result.
-    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir"})
+    #: Fields in which two processes of one run may differ: where it is, and whom it waits for.
+    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir", "min_users"})
 
     messages: Annotated[
         Literal["aggregate", "per-user", "one-user"],
@@ -106,6 +106,15 @@ class Execution(Value):
     output_dir: Annotated[
         str, Field("run directory; must be absolute with flwr run, which resumes a run in it")
     ] = ""
+    min_users: Annotated[
+        int | None,
+        Field(
+            "users whom nodes must serve before the first round; a round with a smaller share of"
+            " its cohort is asked again, a fixed number of times. Default: all of at most 20 users"
+            " with a node each, half of others; users-per-round with available cohorts",
+            ge=1,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

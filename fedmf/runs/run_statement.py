@@ -76,11 +76,12 @@ _ASSUMPTIONS: Final = (
         " not determine in which round the run stopped"
     ),
     (
-        "model, loss and all custom functions are pure: their result for one {one} depends only on"
-        " that {one}'s data and on the released model, and not on earlier inputs, for example"
-        " through a moving average in a Python attribute or a shared random generator. A test"
-        " before the run rejects functions that are seen to remember, but it cannot prove that none"
-        " does"
+        "what a client or a custom function computes for one {one} depends only on that {one}'s own"
+        " data, on what it kept of them from earlier rounds (a personal layer, the state of an"
+        " optimizer), on released models and on public values, and on nothing of other {many}: no"
+        " moving average in a Python attribute, cache or random generator is shared between {many}."
+        " Before a simulation, a test rejects functions that are seen to remember, but it cannot"
+        " prove that none does"
     ),
 )
 _SHARED_WORKERS: Final = (

@@ -63,6 +63,8 @@ _FAULTS: Final = {
 }
 #: Users of an order are tried in blocks of this many cohorts, until the cohort is full.
 _COHORTS_PER_BLOCK: Final = 4
+#: The most users of a round who are named as absent.
+_MOST_NAMES: Final = 20
 #: The most reasons of failed contributions that are logged.
 _MOST_REASONS: Final = 5
 
@@ -379,6 +381,32 @@ class Session:
                 f" are in {path / FAILURES} (secret)."
             )
 
+    def note_absent(self, t: int, users: Sequence[str]) -> None:
+        """Record for the operator, in a secret file, the users of round t (from 0) without a reply.
+
+        The first of them are named.
+        """
+        absent = self._operator_facts().get("absent", {})
+        absent[str(t + 1)] = list(users[:_MOST_NAMES])
+        self.note_for_operator("absent", absent)
+
+    def note_for_operator(self, name: str, fact: Any) -> None:
+        """Write a fact into the operator's file; an error of the disk does not stop the run."""
+        with contextlib.suppress(OSError):
+            self._write_operator_file({**self._counts(), name: fact})
+
+    def _write_operator_file(self, facts: Mapping[str, Any]) -> None:
+        content = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+        write_durably(self.directory.path / OPERATOR, content.encode())
+
+    def _operator_facts(self) -> dict[str, Any]:
+        """Return the facts in the operator's file by name; none if it cannot be read."""
+        try:
+            facts = json.loads((self.directory.path / OPERATOR).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return dict(facts)
+
     def statement(self) -> PrivacyStatement:
         """The privacy statement of the releases so far."""
         return run_statement(self.directory.header, self.directory.ledger)
@@ -395,8 +423,7 @@ class Session:
             self.quality = self._final_metrics()
             write_quality(self.directory.path, self.quality)
             self.statement().write(self.directory.path)
-            counts = json.dumps(self._counts(), indent=2, ensure_ascii=False) + "\n"
-            write_durably(self.directory.path / OPERATOR, counts.encode())
+            self._write_operator_file(self._counts())
         except OSError as error:
             raise ConfigError(
                 f"cannot write the reports of {self.directory.path}: {error.strerror}. All releases"
@@ -404,8 +431,8 @@ class Session:
             ) from None
 
     def _counts(self) -> dict[str, Any]:
-        """Return the operator's counts: of rows, if there is a table, and of arrivals by round."""
-        counts = dict[str, Any]()
+        """Return the operator's facts: counts of rows and arrivals, and what was noted before."""
+        counts = self._operator_facts()
         if self._task is not None and self._task.dataset.row_counts is not None:
             counts |= dataclasses.asdict(self._task.dataset.row_counts)
         counts["arrivals"] = [len(commit.keys) for commit in self.directory.ledger.commits()]

@@ -132,6 +132,24 @@ def test_released_models_are_the_inner_rule_of_dense_noisy_means(
     assert np.array_equal(flat(run(tmp_path / "stopped", ROUNDS, ignored=0.1)), flat(arrays))
 
 
+class Named(FedAvg):
+    """A strategy with a method and an attribute of its own."""
+
+    def save_in(self, folder: str) -> None:
+        self.folder = folder
+
+
+def test_methods_and_attributes_of_the_strategy_are_those_of_the_wrapper(tmp_path: Path) -> None:
+    strategy = private(Named(), tmp_path / "run")
+    strategy.save_in("first")
+    assert strategy.folder == "first"
+    strategy.folder = "second"
+    assert strategy.inner.folder == "second"  # type: ignore[attr-defined]
+    assert not hasattr(strategy, "save_elsewhere")
+    with pytest.raises(AttributeError, match=r"strategy\.inner\.aggregate_train\("):
+        strategy.aggregate_train(1, [])
+
+
 def test_everything_that_flower_documents_arrives(tmp_path: Path) -> None:
     seen: list[tuple[str, dict[str, object]]] = []
 
