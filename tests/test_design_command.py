@@ -1,6 +1,7 @@
 """``fedmf design``: what scripts may rely on, the table, and errors that name the limit."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -152,3 +153,11 @@ def test_bad_input_is_one_line_that_names_the_limit(
 ) -> None:
     assert run([*DESIGN, *options, "--json"]) == 2
     assert message in one_line(capsys)
+
+
+def test_silos_add_as_many_noises(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*DESIGN, "--mechanism", "identity", "--silos", "4"]) == 0
+    said = capsys.readouterr().out
+    rmse = float(re.findall(r"identity\D+([\d.]+)", said)[0])
+    both = re.findall(r"√4 = 2 times as large: ([\d.]+) with identity, instead of ([\d.]+)", said)
+    assert [float(number) for number in both[0]] == pytest.approx([2 * rmse, rmse], rel=1e-3)

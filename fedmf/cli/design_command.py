@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -65,6 +66,9 @@ def design(
     objective: str = option("rmse", "O", "Error to minimise: rmse, max, last or weights:w1,w2,…"),
     sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = option(
         "none", None, "Secret sampling for amplification; none: no amplification."
+    ),
+    silos: int | None = option(
+        None, "J", "Also say what it costs if J silos of these users add noise of their own."
     ),
     wide: bool = flag("--wide", "Also show MaxSE, sensitivity and noise of each mechanism."),
     plot: Path | None = PLOT,
@@ -137,6 +141,8 @@ def design(
     show_comparison(
         ranked, wide, noise_multiplier, users_per_round, samplings, compared=not mechanism
     )
+    if silos is not None:
+        _say_silos(ranked[0], silos)
 
 
 def _participation(
@@ -181,3 +187,13 @@ def _samplings(
             continue
         samplings[name] = (row, secret)
     return samplings
+
+
+def _say_silos(row: dict[str, Any], silos: int) -> None:
+    """Print the error of a mechanism if each silo adds its own noise: variances add up."""
+    factor = math.sqrt(silos)
+    typer.echo(
+        f"In {silos} silos that each protect their own users against the server too, every error is"
+        f" √{silos} = {factor:.3g} times as large: {factor * row['objective_error']:.5g} with"
+        f" {row['mechanism']}, instead of {row['objective_error']:.5g} with a trusted server."
+    )

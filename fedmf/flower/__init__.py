@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from fedmf.flower.handshake import user_id_mod
     from fedmf.flower.identity import ClientReportedIdentity, EnrolledIdentity, NodeIdentity
     from fedmf.flower.local_app import run_app
+    from fedmf.flower.silo import SiloSums, silo_app
     from fedmf.flower.wrapper import CorrelatedNoise
+    from fedmf.runs.silo import Silo
 else:
     __getattr__ = lazily(__name__)
 
@@ -41,8 +43,11 @@ __all__ = [
     "EnrolledIdentity",
     "InProcessGrid",
     "NodeIdentity",
+    "Silo",
+    "SiloSums",
     "run_app",
     "run_on_grid",
     "run_on_ray",
+    "silo_app",
     "user_id_mod",
 ]

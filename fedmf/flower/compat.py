@@ -115,6 +115,11 @@ def client_error(error: BaseException, request: Message) -> Message:
     except BaseException as another:  # an exception of a client may fail at anything
         pass_interrupt(another)
         reason = "an exception without words"
+    return error_reply(reason, request)
+
+
+def error_reply(reason: str, request: Message) -> Message:
+    """Return the error reply of a client app for a reason."""
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=request)
 
 

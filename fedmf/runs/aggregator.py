@@ -29,7 +29,7 @@ from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
 from fedmf.runs.directory import LEDGER, RunDirectory, read_header
 from fedmf.runs.loop import Reply
-from fedmf.runs.model_layout import ModelLayout
+from fedmf.runs.model_layout import Arrays, ModelLayout, as_array
 from fedmf.runs.run import Execution, MechanismConfig, Run
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.session import Session, created, require_same
@@ -38,9 +38,6 @@ from fedmf.runs.tasks import TaskSource
 from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import LocalSGD, Task, UserFailure
-
-#: Arrays of NumPy or torch, by name.
-Arrays = Mapping[str, Any]
 
 _MEAN: Final = Sgd(learning_rate=1.0, momentum=0.0)
 _LONGEST_REASON: Final = 200
@@ -237,7 +234,7 @@ class PrivateAggregator:
         """
         if self._session is not None:
             raise ConfigError("begin must be called only once; the run is already open.")
-        arrays = {name: _array(name, value) for name, value in model.items()}
+        arrays = {name: as_array(name, value) for name, value in model.items()}
         self._layout = ModelLayout.of_arrays(arrays, self._frozen, self._tied)
         initial = self._layout.flat_of(arrays)
         self._session = session_of(self.run_dir, self._run(self._layout), initial)
@@ -341,7 +338,7 @@ class PrivateAggregator:
                 )
             self._added.append(user)
             try:
-                payload: Tensor | str = self._row(update)[None]
+                payload: Tensor | str = self._layout.row(update)[None]
             except Exception as error:  # a user's arrays may raise anything
                 payload = (str(error) or type(error).__name__)[:_LONGEST_REASON]
             reply = Reply((user,), payload, reported=self._reported(metrics or {}))
@@ -361,26 +358,6 @@ class PrivateAggregator:
                     number = float(metrics[metric.metric])
                 reported[metric.name] = np.array([number])
         return reported
-
-    def _row(self, update: Arrays) -> Tensor:
-        """The update as one vector, shape (d,); float32 if model and update are.
-
-        Raises:
-            ValueError: an array is missing, or of another shape or kind.
-        """
-        arrays = dict[str, NDArray[Any]]()
-        for name, shape, _ in self._layout.trained:
-            if name not in update:
-                raise ValueError(f"update has no array {name[:100]!r}")
-            arrays[name] = _array(name, update[name])
-            if arrays[name].shape != shape or arrays[name].dtype.kind not in "fiu":
-                raise ValueError(
-                    f"array {name[:100]!r} must be numbers of shape {shape}; got "
-                    f"{arrays[name].dtype} of shape {arrays[name].shape}"
-                )
-        if all(array.dtype == np.float32 for array in arrays.values()):
-            return self._layout.flat_of(arrays, self._layout.number)
-        return self._layout.flat_of(arrays)
 
     def release(self) -> dict[str, NDArray[Any]]:
         """Release the round: noise, server rule, commit. Users who were not added count as zeros.
@@ -404,19 +381,3 @@ class PrivateAggregator:
             session.note_failures(t, failures, present)
             session.evaluate()
         return self.model
-
-
-def _array(name: str, value: Any) -> NDArray[Any]:
-    """Convert an array of NumPy or torch.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    try:
-        if hasattr(value, "detach"):
-            value = value.detach().cpu()
-        return np.asarray(value)
-    except Exception as error:  # an object of the user's own may raise anything
-        raise ConfigError(
-            f"array {name!r} must be one of NumPy or torch; got {type(value).__name__}."
-        ) from error

@@ -149,6 +149,11 @@ class RunHeader:
         return _statistics_of(self.run)
 
     @property
+    def is_silo(self) -> bool:
+        """True for the run of a silo, which protects its people against the server too."""
+        return self.run.get("task", {}).get("kind") == "silo"
+
+    @property
     def unit(self) -> Unit:
         """The unit of protection."""
         return UNITS[self.plan.unit]

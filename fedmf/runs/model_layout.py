@@ -27,6 +27,8 @@ from fedmf.errors import ConfigError
 from fedmf.ledger.durable_files import replace_durably
 from fedmf.models import FlatModel
 
+#: Arrays of NumPy or torch, by name.
+Arrays = Mapping[str, Any]
 FLOATS: Final = ("float16", "float32", "float64")
 EXACT: Final = (
     *("int8", "int16", "int32", "int64"),
@@ -174,6 +176,26 @@ class ModelLayout:
         parts = [arrays[name].reshape(-1) for name, _, _ in self.trained]
         return torch.from_numpy(np.concatenate(parts, dtype=number, casting="unsafe"))
 
+    def row(self, update: Arrays) -> Tensor:
+        """The update of a user as one vector, shape (d,); float32 if model and update are.
+
+        Raises:
+            ValueError: an array is missing, or of another shape or kind.
+        """
+        arrays = dict[str, NDArray[Any]]()
+        for name, shape, _ in self.trained:
+            if name not in update:
+                raise ValueError(f"update has no array {name[:100]!r}")
+            arrays[name] = as_array(name, update[name])
+            if arrays[name].shape != shape or arrays[name].dtype.kind not in "fiu":
+                raise ValueError(
+                    f"array {name[:100]!r} must be numbers of shape {shape}; got "
+                    f"{arrays[name].dtype} of shape {arrays[name].shape}"
+                )
+        if all(array.dtype == np.float32 for array in arrays.values()):
+            return self.flat_of(arrays, self.number)
+        return self.flat_of(arrays)
+
     def trained_arrays(self, flat: Tensor) -> dict[str, NDArray[Any]]:
         """The trained arrays alone, each of its own type."""
         parts = named_parts(flat.detach().cpu(), self.trained_shapes)
@@ -257,6 +279,22 @@ def named_parts(flat: Tensor, arrays: Sequence[tuple[str, tuple[int, ...]]]) -> 
     for (name, shape), part in zip(arrays, flat.split(sizes), strict=True):
         parts[name] = part.reshape(shape)
     return parts
+
+
+def as_array(name: str, value: Any) -> NDArray[Any]:
+    """Convert an array of NumPy or torch.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+        return np.asarray(value)
+    except Exception as error:  # an object of the user's own may raise anything
+        raise ConfigError(
+            f"array {name!r} must be one of NumPy or torch; got {type(value).__name__}."
+        ) from error
 
 
 def check_type(name: str, dtype: str) -> None:

@@ -39,6 +39,11 @@ _TRUST: Final = {
         "the programs that train {many} limit (clip) each update. The server receives sums of"
         " updates, and relies on it that this was done"
     ),
+    "silo": (
+        "the silo itself clips every {one}'s update, adds the noise and keeps the key: the people"
+        " of this silo are protected against everyone outside of it, the server and other silos"
+        " included"
+    ),
 }
 #: For runs whose central test part belongs to users of the run.
 _TEST_PART: Final = (
@@ -100,6 +105,10 @@ _INEXACT_GROUPS: Final = (
 _AVAILABLE: Final = (
     "no {one}'s data determine whether that {one} is connected when a round begins, or whether its"
     " reply arrives: both affect which other {many} are sampled, then and later"
+)
+_ANSWERS: Final = (
+    "no {one}'s data determine whether the silo answers, for example because they end its process:"
+    " everyone sees it"
 )
 _SECRECY: Final = (
     "the cohorts stay secret: epsilon and epsilon_so_far hold against observers who do not know who"
@@ -198,7 +207,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "actual_min_separation": histories.min_separation,
             "noise_key": noise_key,
             "noise_key_public": noise_key_public,
-            "trust": unit.say(_TRUST[header.clipped_by]),
+            "trust": unit.say(_TRUST["silo" if header.is_silo else header.clipped_by]),
             "public_inputs": [dict(entry) for entry in header.public_inputs],
             "not_private": list(OPERATORS),
             "assumptions": _assumptions(header),
@@ -257,6 +266,8 @@ def _assumptions(header: RunHeader) -> list[str]:
         assumptions += [say(_SHARED_WORKERS), say(_INEXACT_GROUPS)]
     if shared:
         assumptions.append(say(_SHARED_TIME))
+    if header.is_silo:
+        assumptions.append(say(_ANSWERS))
     if isinstance(header.cohorts, AvailableCohorts):
         assumptions.append(say(_AVAILABLE))
     assumptions.append(say(SPENT_ASSUMPTION))

@@ -108,6 +108,19 @@ class Request:
                 reported[reported_name(metric)] = numbers
         return reported, failures
 
+    def reply(self, trainer: LocalTrainer, sums: SumSpec) -> Reply:
+        """Return the users' contributions, or the error of a task as their reply.
+
+        Raises:
+            UnsoundSumError: as `trained`; nothing may be released.
+        """
+        try:
+            return self.trained(trainer, sums)
+        except UnsoundSumError:
+            raise
+        except Exception as error:  # a user's own task may raise anything
+            return Reply(self.users, described(error), fault="training failed")
+
 
 class InProcessClients(Clients):
     """Users with examples in this process; one reply is in memory at a time.
@@ -132,12 +145,7 @@ class InProcessClients(Clients):
             yield self._reply(request)
 
     def _reply(self, request: Request) -> Reply:
-        try:
-            return request.trained(self._trainer, self._sums)
-        except UnsoundSumError:  # a bug of fedmf: nothing may be released
-            raise
-        except Exception as error:  # a user's own task may raise anything
-            return Reply(request.users, described(error), fault="training failed")
+        return request.reply(self._trainer, self._sums)
 
 
 def check_users_here(session: Session) -> None:

@@ -286,7 +286,7 @@ def _data(s: Mapping[str, Any]) -> Section:
         )
     names = list[str]()
     for entry in s["public_inputs"]:
-        name = _PLAIN_NAMES.get(entry["name"], entry["name"])
+        name = str(_PLAIN_NAMES.get(entry["name"], entry["name"]))
         if entry["name"] in _TOLD:
             name += f" ({entry['value']})"
         names.append(name)

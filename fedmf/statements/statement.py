@@ -37,8 +37,8 @@ OPERATORS: Final = (
 ALWAYS_NOT_COVERED: Final = (
     "timing: information in the times of messages and the durations of rounds",
     (
-        "anyone who has the noise key, such as the operator of the server or a thief: with the key,"
-        " the noise can be subtracted"
+        "anyone who has the noise key, such as its operator or a thief: with the key, the noise can"
+        " be subtracted"
     ),
 )
 SPENT_NOT_COVERED: Final = (

@@ -257,9 +257,11 @@ class _Tracer:
             offset = os.stat(f"/proc/{self._pid}/fd/{fd}").st_size if flags & _APPEND else position
         return Call("write", path, offset=offset, content=content)
 
-    def resize(self, name: str, fd: int, size: int, *_: int) -> Call:
-        """Cutting or stretching an open file."""
-        return Call("truncate", self._descriptor(fd), offset=size)
+    def resize(self, name: str, which: int, size: int, *_: int) -> Call:
+        """Cutting or stretching an open file, or one with a path."""
+        if name == "truncate":
+            return Call("truncate", self._absolute(_AT_FDCWD, which), offset=size)
+        return Call("truncate", self._descriptor(which), offset=size)
 
     def sync(self, name: str, fd: int, *_: int) -> Call:
         """Making a file or directory durable."""
@@ -331,12 +333,10 @@ class _Tracer:
 
 _READERS: Final = {
     **dict.fromkeys(("write", "pwrite64", "writev", "pwritev"), _Tracer.write),
-    "ftruncate": _Tracer.resize,
+    **dict.fromkeys(("ftruncate", "truncate"), _Tracer.resize),
     **dict.fromkeys(("fsync", "fdatasync"), _Tracer.sync),
     **dict.fromkeys(("open", "creat", "openat"), _Tracer.open),
     **dict.fromkeys(("unlink", "unlinkat", "mkdir", "mkdirat", "rmdir"), _Tracer.entry),
     **dict.fromkeys(("rename", "renameat", "renameat2"), _Tracer.rename),
-    **dict.fromkeys(
-        ("truncate", "fallocate", "link", "linkat", "copy_file_range", "sendfile"), _Tracer.other
-    ),
+    **dict.fromkeys(("fallocate", "link", "linkat", "copy_file_range", "sendfile"), _Tracer.other),
 }

@@ -179,17 +179,18 @@ def known_keys() -> Mapping[str, None]:
     return keys
 
 
-def run_of(values: Mapping[str, Any]) -> Run:
+def run_of(values: Mapping[str, Any], task: TaskSource | None = None) -> Run:
     """The run that tables describe.
 
     Args:
         values: nested tables, dotted keys, or both; an empty string is a key that is not set.
+        task: a task in place of the one that the tables describe.
 
     Raises:
         ConfigError: an unknown key (naming the nearest known one), or a value out of range.
     """
     given = _tables(dotted(values))
-    parts: dict[str, Any] = {"task": _task(given)}
+    parts: dict[str, Any] = {"task": task or _task(given)}
     for name in _PARTS:
         parts[name] = _value(name, given[name])
     try:

@@ -1,0 +1,1 @@
+"""An app for silos: a client app for hospitals, and a server app without secrets."""
