@@ -34,10 +34,30 @@ from typing import TYPE_CHECKING
 
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
-from fedmf.lazy import lazily
+from fedmf.lazy import lazily, public_names
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
+    from fedmf import (  # noqa: F401 - loaded on first use, as fedmf.data
+        accounting,
+        clipping,
+        cohorts,
+        data,
+        flower,
+        ledger,
+        matrices,
+        mechanisms,
+        models,
+        moments,
+        noise,
+        optim,
+        release,
+        runs,
+        statements,
+        streaming,
+        sweeps,
+        training,
+    )
     from fedmf.cohorts import (
         AvailableCohorts,
         BallsInBinsCohorts,
@@ -48,17 +68,18 @@ if TYPE_CHECKING:
     from fedmf.mechanisms.choice import NamedMechanism
     from fedmf.mechanisms.design import design
     from fedmf.mechanisms.imported import import_strategy
-    from fedmf.models import Mlp
+    from fedmf.models import Mlp, freeze
     from fedmf.moments import MomentStream
     from fedmf.optim import Adam, JmeAdam, Sgd
     from fedmf.participation import Participation
     from fedmf.runs.aggregator import PrivateAggregator
     from fedmf.runs.directory import recorded_run
+    from fedmf.runs.prediction import predict
     from fedmf.runs.released_model import load_model
     from fedmf.runs.run import Execution, MechanismConfig, Run
     from fedmf.runs.run_statement import account
     from fedmf.runs.simulation import plan, resume, simulate, start
-    from fedmf.runs.statistics import QuantileClipping
+    from fedmf.runs.statistics import ClientMetric, QuantileClipping
     from fedmf.runs.tables.configuration import load_run
     from fedmf.runs.tasks import classification, next_token, regression
     from fedmf.statements.privacy import NoPrivacy, UserLevel
@@ -71,13 +92,14 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return public_names(__name__)
 
 
 __all__ = [
     "Adam",
     "AvailableCohorts",
     "BallsInBinsCohorts",
+    "ClientMetric",
     "CyclicCohorts",
     "Dataset",
     "Digits",
@@ -104,11 +126,13 @@ __all__ = [
     "account",
     "classification",
     "design",
+    "freeze",
     "import_strategy",
     "load_model",
     "load_run",
     "next_token",
     "plan",
+    "predict",
     "recorded_run",
     "regression",
     "resume",

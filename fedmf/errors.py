@@ -13,6 +13,10 @@ class LedgerError(ValueError):
     """A ledger cannot be created, opened, read or extended; the message is one line."""
 
 
+class BusyError(LedgerError):
+    """Another process has the record open, and this one may succeed later."""
+
+
 class ParticipationViolation(LedgerError):
     """A round would break, or rows already do break, the participation contract."""
 

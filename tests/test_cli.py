@@ -19,6 +19,8 @@ from support.small_runs import small_run, write_config
 import fedmf
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.cli.app import run
+from fedmf.errors import ConfigError
+from fedmf.runs.cost_estimate import NoiseAndSignal
 from fedmf.runs.progress import RunProgress, both
 from fedmf.runs.run import Run
 from fedmf.runs.simulation import run_in_process
@@ -121,7 +123,7 @@ def test_a_run_shows_its_plan_a_table_of_rounds_and_the_guarantee_first(
         r"Model: test loss [\d.]+, test accuracy [\d.]+ % after 12 of 12 rounds\.", model
     )
     assert following.startswith("Next: fedmf account ")
-    assert secret == "Keep secret: noise.key, ledger.sqlite*, failures.jsonl."
+    assert secret.endswith(" noise.key, ledger.sqlite*, failures.jsonl, operator.json.")
     config = write_config(tmp_path / "run.toml", private=False)
     assert run(["simulate", str(config), "--out", str(tmp_path / "none"), "--full"]) == 0
     assert "No privacy" in capsys.readouterr().out
@@ -159,6 +161,14 @@ def shown(path: Path, made: Run, terminal: bool) -> tuple[str, RunProgress]:
 
 
 @pytest.mark.usefixtures("mean_norms")
+def test_an_empty_table_of_a_statistic_is_rejected(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "run.toml")
+    config.write_text(config.read_text() + "\n[mean_norms]\n")
+    with pytest.raises(ConfigError, match=r"^table \[mean_norms\] must have a key"):
+        load_run(config)
+
+
+@pytest.mark.usefixtures("mean_norms")
 def test_progress_has_a_bar_on_terminals_and_every_column_of_statistics(tmp_path: Path) -> None:
     keys = {"mechanism": "bisr", "bands": 2, "evaluate_every": 4}
     made = dataclasses.replace(
@@ -192,9 +202,9 @@ def test_failed_users_are_told_of_where_there_is_no_privacy_to_lose(
     trained = LocalTrainer.add_updates
 
     def failing(
-        trainer: LocalTrainer, parameters: Any, users: Any, t: int, total: Any
+        trainer: LocalTrainer, parameters: Any, users: Any, t: int, *sums: Any
     ) -> list[UserFailure]:
-        failures = trained(trainer, parameters, users, t, total)
+        failures = trained(trainer, parameters, users, t, *sums)
         if "A" in users:  # who is made up before the run begins
             return failures
         return [*failures, UserFailure(users[0], "training", "no luck")]
@@ -226,6 +236,16 @@ def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
     assert said["noise"] == f"multiplier {at_most(multiplier)}, standard deviation {at_most(std)}"
     assert re.fullmatch(r"[\d.]+ MiB: 3 stored vectors", said["memory of noise"])
     assert "ms: local training" in said["time of a round"]
+    assert re.match(r"\d+ s: 12 rounds, and \d+ evaluations", said["time of the run"])
+    assert re.match(r"\d{3,} MiB: libraries, data", said["memory of the process"])
+    assert re.match(r"\d+ of \d+ cores in use", said["faster"])
+    small = NoiseAndSignal(plan, 100_000).advice
+    assert small is not None
+    figures = re.search(r"noise ([\d.]+) times .* d = ([\d,]+), or with ([\d,]+) users", small)
+    assert figures is not None
+    noise, fewer, more = [float(figure.replace(",", "")) for figure in figures.groups()]
+    assert NoiseAndSignal(plan, int(0.9 * fewer)).advice is None
+    assert noise * 6 / more == pytest.approx(0.2 * 12, rel=0.1)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.toml"]
 
 

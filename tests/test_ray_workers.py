@@ -10,7 +10,8 @@ import pytest
 from support.ledgers import last_state, participations
 from support.small_runs import run_small, small_run
 
-from fedmf.flower.apps import backend_config
+from fedmf.errors import ConfigError
+from fedmf.flower.apps import backend_config, start_ray
 from fedmf.ledger.ledger import Ledger
 from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import render_toml
@@ -90,3 +91,13 @@ def test_what_actors_reserve(
     assert reserved["init_args"]["num_cpus"] == init["num_cpus"]
     monkeypatch.setenv("RAY_ADDRESS", "auto")  # a cluster knows what it has
     assert "num_cpus" not in backend_config(small_run(**keys).execution)["init_args"]
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:9"])
+def test_an_address_without_a_cluster_is_refused_at_once(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match="it cannot be reached"):
+        start_ray(small_run().execution)

@@ -76,5 +76,5 @@ run = fedmf.Run(
 
 if __name__ == "__main__":
     result = fedmf.simulate(run, sys.argv[1])
-    adapters = fedmf.load_model(sys.argv[1])  # for base.load_state_dict(strict=False)
-    print(result.statement.render_text(), len(adapters), result.metrics[12])
+    model = fedmf.load_model(sys.argv[1])  # for load_state_dict of the module with adapters
+    print(result.statement.render_text(), len(model), result.metrics[12])

@@ -1,4 +1,4 @@
-"""``fedmf account`` and ``fedmf export``: the privacy statement and the model of a run or stream.
+"""``fedmf account``, ``export`` and ``predict``: privacy statements, models and their predictions.
 
 Both read directories that a run or stream has written, finished or not, and change nothing there.
 """
@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections import Counter
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from fedmf.cli.exit_codes import REFUSED
 from fedmf.cli.shared_options import FULL, argument, flag, option
 from fedmf.errors import ConfigError
+from fedmf.statements.statement import PrivacyStatement
 
 if TYPE_CHECKING:
     from fedmf.ledger.ledger import Ledger
     from fedmf.runs.directory import RunHeader
     from fedmf.statements.composition import PrivacyCost
-    from fedmf.statements.statement import PrivacyStatement
 
     #: A statement, and figures of the records for the operator by name.
     Account = tuple[PrivacyStatement, dict[str, str]]
@@ -37,10 +40,14 @@ def account(
     public: Path | None = option(
         None,
         "FILE",
-        "Also write the public part of the statement to a new file: .txt as text, else JSON.",
+        "Also write the public part of the statement to a new file: .txt as text, .md or .html as a"
+        " letter in plain words, else JSON.",
     ),
     delta: float | None = option(
         None, "D", "With several directories: delta of their composition."
+    ),
+    budget: float | None = option(
+        None, "E", "Total epsilon of the same users: show what is left of it for later runs."
     ),
 ) -> None:
     """Print the guaranteed and the spent privacy of a run or stream.
@@ -50,9 +57,10 @@ def account(
     only for the operator, because it depends on participation.
 
     Several directories are composed: the μ² of a user in all of them add up. Copies of one run that
-    were continued count their common rounds once.
+    were continued count their common rounds once. With --budget, the exit code is 3 if nothing is
+    left.
 
-    Example: fedmf account runs/a --public statement-public.json
+    Example: fedmf account runs/a --public letter.html
     """
     if len(run_dirs) > 1:
         statement, figures = _composition(run_dirs, delta)
@@ -64,30 +72,66 @@ def account(
         statement, figures = _run_statement(run_dirs[0])
     if public is not None:
         _write_public(statement.public(), public)
+    left = _left_of(budget, statement)
     if as_json:
-        typer.echo(statement.to_json(), nl=False)
-        return
-    if full:
-        typer.echo(statement.render_text(), nl=False)
+        typer.echo(PrivacyStatement({**statement, **left}).to_json(), nl=False)
     else:
-        heading = "May be published:"
-        if public is not None:
-            heading = f"May be published (written to {public}):"
-        command = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
-        typer.echo(heading)
-        typer.echo(statement.public().render_text(False, command), nl=False)
-    typer.echo("\nOperator only, do not publish:")
-    for name, value in (_spent(statement) | figures).items():
-        typer.echo(f"  {name:<14} {value}")
+        if full:
+            typer.echo(statement.render_text(), nl=False)
+        else:
+            _show_public(statement, public, run_dirs)
+        typer.echo("\nOperator only, do not publish:")
+        for name, value in (_spent(statement) | figures).items():
+            typer.echo(f"  {name:<14} {value}")
+        if left:
+            typer.echo(f"\n{_in_words(left, statement)}")
+    if left.get("epsilon_left") == 0:
+        raise typer.Exit(REFUSED)
+
+
+def _show_public(statement: PrivacyStatement, public: Path | None, run_dirs: list[Path]) -> None:
+    """Print the most important lines of the public part of a statement."""
+    heading = "May be published:"
+    if public is not None:
+        heading = f"May be published (written to {public}):"
+    command = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
+    typer.echo(heading)
+    typer.echo(statement.public().render_text(False, command), nl=False)
+
+
+def _left_of(budget: float | None, statement: PrivacyStatement) -> dict[str, float]:
+    """Return the budget and what is left of it; nothing without a budget."""
+    from fedmf.statements.composition import epsilon_left
+
+    if budget is None:
+        return {}
+    return {"budget": budget, "epsilon_left": epsilon_left(budget, statement)}
+
+
+def _in_words(left: dict[str, float], statement: PrivacyStatement) -> str:
+    """Return what is left of a budget in a sentence, which may be published."""
+    from fedmf.accounting.rounding import at_most
+
+    of = f"of epsilon {left['budget']:g} at delta {statement['delta']:g}"
+    if not left["epsilon_left"]:
+        return f"Budget: nothing is left {of}."
+    epsilon = at_most(left["epsilon_left"])
+    return f"Budget: epsilon {epsilon} is left {of}, for a later run or stream of the same users."
 
 
 def _write_public(statement: PrivacyStatement, path: Path) -> None:
-    """Write the public part of a statement to a new file: .txt as text, else JSON."""
+    """Write the public part of a statement to a new file in the form that its suffix names."""
     from fedmf.ledger.durable_files import new_file
+    from fedmf.statements.letter import PrivacyLetter
 
+    suffix = path.suffix.lower()
     text = statement.to_json()
-    if path.suffix == ".txt":
+    if suffix == ".txt":
         text = statement.render_text()
+    elif suffix == ".md":
+        text = PrivacyLetter.of(statement, date.today()).to_markdown()
+    elif suffix == ".html":
+        text = PrivacyLetter.of(statement, date.today()).to_html()
     with new_file(path, mode=0o644) as file:
         file.write(text.encode())
 
@@ -121,13 +165,14 @@ def _composition(directories: list[Path], delta: float | None) -> Account:
 
 def _stream_statement(directory: Path) -> Account:
     """Return the statement of a stream with counts of its rows."""
-    from fedmf.streaming import StreamState, account_stream
+    from fedmf.streaming import StreamState
+    from fedmf.streaming.stream_statement import costs_of
 
     counts = {}
-    with StreamState.open(directory, remembered=False) as state:
-        for name, count in state.position.counts().items():
+    with StreamState.open(directory, read_only=True) as state:
+        for name, count in state.counts().items():
             counts[name.replace("_", " ")] = str(count)
-    return account_stream(directory), counts
+        return costs_of(state).statement, counts
 
 
 def _run_statement(directory: Path) -> Account:
@@ -237,3 +282,42 @@ def export(
         f"{output}: {parameters:,} parameters in {len(different)} tensors after {model.rounds}"
         " rounds."
     )
+
+
+def predict(
+    run_dir: Path = argument(..., "RUN_DIR", "Run directory, finished or not."),
+    source: Path = option(
+        ..., "FILE", "CSV, JSON lines or Parquet with the feature columns, or a folder.", "--input"
+    ),
+    output: Path | None = option(
+        None, "FILE", "New file, .csv or .parquet. Default: CSV on standard output."
+    ),
+) -> None:
+    """Predict with the last released model of a run for new rows.
+
+    Columns are encoded by the schema of the run, of which the run directory has a copy. There is
+    one row of output for each row of input, with empty cells where a feature cannot be read. Of the
+    run, only the released model and public declarations are read.
+
+    Example: fedmf predict runs/a --input new.csv --output predictions.csv
+    """
+    from pyarrow import csv, parquet
+
+    from fedmf.data.row_counts import reasons_in_words
+    from fedmf.ledger.durable_files import new_file
+    from fedmf.runs.prediction import Predictor
+
+    if output is not None and output.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"output must end in .csv or .parquet; got {output.name!r}.")
+    predictions = Predictor.of(run_dir).of_file(source)
+    table = predictions.table
+    if output is None:
+        csv.write_csv(table, sys.stdout.buffer)
+    else:
+        write = parquet.write_table if output.suffix == ".parquet" else csv.write_csv
+        with new_file(output) as file:
+            write(table, file)
+    said = f"{table.num_rows - predictions.missing:,} of {table.num_rows:,} rows have a prediction"
+    if predictions.missing:
+        said += f"; left out: {reasons_in_words(predictions.left_out)}"
+    typer.echo(f"{said}.", err=True)

@@ -1,8 +1,4 @@
-"""The command line: its commands, one-line errors and exit codes.
-
-Exit codes are 0 for success, 1 for a run that had to stop, 2 for bad input, 130 or 143 for a
-signal.
-"""
+"""The command line: its commands, one-line errors and exit codes (`fedmf.cli.exit_codes`)."""
 
 from __future__ import annotations
 
@@ -17,15 +13,17 @@ from typing import Any, Final
 import typer
 from typer.core import TyperArgument
 
-from fedmf.cli.account_command import account, export
+from fedmf.cli.account_command import account, export, predict
 from fedmf.cli.configuration_options import init, options
 from fedmf.cli.design_command import design
+from fedmf.cli.exit_codes import EXIT_CODES, USAGE, exit_code
 from fedmf.cli.interruption import interruption
+from fedmf.cli.log import log
 from fedmf.cli.schema_command import schema
 from fedmf.cli.simulate_command import simulate
 from fedmf.cli.stream_command import stream
 from fedmf.cli.sweep_command import sweep
-from fedmf.errors import PlatformError, one_line
+from fedmf.errors import PlatformError
 from fedmf.version import __version__
 
 #: New objects, and collections of the younger generation, after which garbage is collected.
@@ -33,13 +31,16 @@ _RARELY: Final = (100_000, 20, 50)
 #: The errors of the click that typer uses: the package, or in newer versions a copy of its own.
 _CLICK: Final[Any] = sys.modules[typer.BadParameter.__module__]
 
+_EXIT_CODES: Final = "\n\n".join(f"{code}: {meaning}" for code, meaning in EXIT_CODES.items())
+
 application = typer.Typer(
     name="fedmf",
     help="User-level differentially private federated learning with correlated noise.",
     epilog=(
         "First run: fedmf simulate configs/digits.toml\n\n"
         "Your own table, text or Flower app: fedmf init --list\n\n"
-        "Your own model, an app, a stream: examples in README.md and docs/tutorials."
+        "Your own model, an app, a stream: examples in README.md and docs/tutorials.\n\n"
+        f"Exit codes:\n\n{_EXIT_CODES}"
     ),
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -48,7 +49,7 @@ application = typer.Typer(
 )
 #: The commands by panel, in the order of the help.
 _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
-    "Train": {"simulate": simulate, "sweep": sweep},
+    "Train": {"simulate": simulate, "sweep": sweep, "predict": predict},
     "Plan": {"design": design},
     "Streams": {"stream": stream, "schema": schema},
     "Privacy report": {"account": account, "export": export},
@@ -98,33 +99,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     if sys.platform == "win32":
-        return _fail(str(PlatformError()), 2)
+        return log.fail(str(PlatformError()), USAGE)
     try:
-        with interruption.watching():
+        with interruption.watching(), log.opened():
             code = program().main(arguments, prog_name="fedmf", standalone_mode=False)
         if interruption.number:  # typer and Ray turn the signal into an exit code
-            return _fail(*interruption.message_and_code)
+            return log.fail(*interruption.message_and_code)
         if isinstance(code, int):
             return code
         return 0
     except (KeyboardInterrupt, typer.Abort):
-        return _fail(*interruption.message_and_code)
+        return log.fail(*interruption.message_and_code)
     except _CLICK.NoArgsIsHelpError as error:
         typer.echo(error.format_message())
-        return 2
+        return USAGE
     except _CLICK.ClickException as error:
-        return _fail(error.format_message(), 2)
-    except (ValueError, ImportError) as error:
-        return _fail(str(error), 2)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
-    except MemoryError:
-        return _fail(
-            "not enough memory for this request; use fewer users, rounds or parameters.", 2
-        )
-    except (RuntimeError, OSError) as error:
-        return _fail(str(error), 1)
+        return log.fail(error.format_message(), USAGE)
+    except MemoryError as error:
+        advice = "not enough memory for this request; use fewer users, rounds or parameters."
+        return log.fail(advice, exit_code(error))
+    except (ValueError, ImportError, RuntimeError, OSError) as error:
+        return log.fail(str(error), exit_code(error))
 
 
 def program() -> Any:
@@ -140,8 +135,3 @@ def program() -> Any:
                 if isinstance(parameter, TyperArgument):
                     parameter.help = declared[str(parameter.name)].default.help
     return program
-
-
-def _fail(message: str, code: int) -> int:
-    typer.echo(f"fedmf: {one_line(message)}", err=True)
-    return code

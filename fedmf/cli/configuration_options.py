@@ -6,6 +6,7 @@ import json
 import shutil
 import textwrap
 from pathlib import Path
+from typing import Final
 
 import typer
 
@@ -43,12 +44,17 @@ def options(
 
 #: Configurations to start from: files of ``configs/start``; the first line of each describes it.
 CASES = ("digits", "text", "amplified", "table")
-#: A Flower app without any privacy, to make private: a folder there.
+#: A Flower app, a folder there: private, and without privacy to make it private.
+PRIVATE_APP = "flower"
 APP = "flower-app"
+APPS: Final = {
+    PRIVATE_APP: "A folder with a private Flower app, for flwr run.",
+    APP: "A folder with a Flower app without privacy, to make private.",
+}
 
 
 def init(
-    case: str = argument("", "CASE", f"One of: {', '.join((*CASES, APP))}."),
+    case: str = argument("", "CASE", f"One of: {', '.join((*CASES, *APPS))}."),
     output: Path | None = option(
         None, "FILE", "File or app folder to create.", show_default="CASE.toml"
     ),
@@ -66,20 +72,27 @@ def init(
         for name in CASES:
             first_line, _, _ = _start_file(name).partition("\n")
             typer.echo(f"{name:<20} {first_line.removeprefix('# ')}")
-        typer.echo(f"{APP:<20} A folder with a Flower app without privacy, to make private.")
+        for name, description in APPS.items():
+            typer.echo(f"{name:<20} {description}")
         return
     if schema is not None and case != "table":
         raise ConfigError(f"--schema is only for CASE table; got {case!r}.")
-    if case == APP:
-        folder = output or Path(APP)
+    if case in APPS:
+        folder = output or Path(case)
         create_directory(folder, "folder of the app", _copy_app, mode=0o755)
+        plain = folder / "digits_app/plain_server_app.py"
+        if case == APP:
+            plain.replace(folder / "digits_app/server_app.py")
+        else:
+            plain.unlink()
         typer.echo(
-            f"Wrote {folder}. In Python: fedmf.flower.run_app({str(folder)!r}, num_supernodes=40)"
+            f"Wrote {folder}. Run it: flwr run {folder} --stream; or in Python:"
+            f" fedmf.flower.run_app({str(folder)!r}, num_supernodes=2)"
         )
         return
     if case not in CASES:
         raise ConfigError(
-            f"CASE must be one of {', '.join((*CASES, APP))} (see --list); got {case!r}."
+            f"CASE must be one of {', '.join((*CASES, *APPS))} (see --list); got {case!r}."
         )
     file = output or Path(f"{case}.toml")
     text = _start_file(case).replace("FILE", str(file))
@@ -97,12 +110,11 @@ def _start_file(case: str) -> str:
 
 
 def _copy_app(folder: Path) -> None:
-    """Copy the Flower app into an empty folder, with the server app without privacy."""
+    """Copy the Flower app into an empty folder, with both server apps."""
     from fedmf.runs.tables.configuration import shipped_file
 
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(shipped_file("start/flower_app"), folder, ignore=ignored, dirs_exist_ok=True)
-    (folder / "digits_app/plain_server_app.py").replace(folder / "digits_app/server_app.py")
 
 
 def _with_schema(text: str, schema: Path) -> str:

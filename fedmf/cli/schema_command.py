@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -10,7 +11,10 @@ from fedmf.cli.shared_options import argument, option
 
 
 def schema(
-    table: Path = argument(..., "TABLE", "CSV or Parquet; only its header is read."),
+    table: Path = argument(..., "TABLE", "CSV or Parquet, or a folder; only a header is read."),
+    user_from: Literal["column", "filename"] = option(
+        "column", None, "filename: TABLE is a folder with a file for each user."
+    ),
     output: Path = option(Path("schema.toml"), "FILE", "File to create."),
 ) -> None:
     """Draft a schema from the header of a table.
@@ -23,10 +27,13 @@ def schema(
     from fedmf.data.schema_file import draft_schema
     from fedmf.ledger.durable_files import new_file
 
-    text = draft_schema(table)
+    text = draft_schema(table, user_from)
     with new_file(output, mode=0o644) as opened:
         opened.write(text.encode())
+    rows = str(table)
+    if user_from == "filename":
+        rows += " --user-from filename"
     typer.echo(
-        f"Wrote {output}. Fill in the marked values, then: fedmf stream --input {table} --schema"
+        f"Wrote {output}. Fill in the marked values, then: fedmf stream --input {rows} --schema"
         f" {output} … or, to train: fedmf init table --schema {output}"
     )

@@ -89,4 +89,10 @@ PLOT: Final = option(
     "--plot",
     callback=_check_picture,
 )
+LOG_FORMAT: Final = option(
+    "text",
+    None,
+    "Format of standard error; json: one object a line, for a log collector.",
+    "--log-format",
+)
 FULL: Final = flag("--full", "Show the whole privacy statement.")

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
 from fedmf.cli.interruption import continuable
-from fedmf.cli.shared_options import FULL, SETS, argument, flag, option
+from fedmf.cli.log import LogFormat, log
+from fedmf.cli.shared_options import FULL, LOG_FORMAT, SETS, argument, flag, option
+
+#: Final metrics that are one number.
+_FINAL: Final = {"auc": "AUC", "r2": "R²"}
 
 if TYPE_CHECKING:
+    from fedmf.runs.loop import OnRound, RoundRecord
     from fedmf.runs.progress import RunProgress
     from fedmf.runs.session import Session
 
@@ -35,13 +41,12 @@ def simulate(
     ),
     resume: Path | None = option(None, "DIR", "Continue the interrupted run in DIR."),
     full: bool = FULL,
+    log_format: LogFormat = LOG_FORMAT,
     keep_releases: bool = flag(
         "--keep-releases",
         "Keep the released integers in DIR/released: anyone can check the statement.",
     ),
-    dry_run: bool = flag(
-        "--dry-run", "Print epsilon, noise, memory and time per round without running."
-    ),
+    dry_run: bool = flag("--dry-run", "Print epsilon, noise, memory and time without running."),
 ) -> None:
     """Train with user-level differential privacy and correlated noise.
 
@@ -57,6 +62,7 @@ def simulate(
     from fedmf.runs.session import Session
     from fedmf.runs.tables.configuration import dotted_keys, load_run, parse_assignments, run_of
 
+    log.use(log_format)
     overrides = parse_assignments(assignments)
     if keep_releases:
         overrides["execution.keep-releases"] = True
@@ -80,10 +86,10 @@ def simulate(
             typer.echo(f"{name:<22} {value}")
         return
     if engine == "ray":
-        from fedmf.flower.apps import check_ray
         from fedmf.flower.apps import run_on_ray as train
+        from fedmf.flower.apps import start_ray
 
-        check_ray()  # before the run directory is created
+        start_ray(run.execution)  # before the run directory is created
     else:
         from fedmf.runs.simulation import run_in_process as train
     directory = resume or out or Path(run.execution.output_dir or _default_directory(config))
@@ -102,10 +108,57 @@ def simulate(
         else:
             session = Session.resume(directory, run, device)
         with session:
-            with RunProgress(session) as view:
-                train(session, view)
-                session.draw()
+            view = RunProgress(session)
+            _train(session, view, train)
+            session.draw()
             _show_result(session, view, full)
+
+
+def _train(
+    session: Session, view: RunProgress, train: Callable[[Session, OnRound], object]
+) -> None:
+    """Train a session, with its rounds on the screen or in the log."""
+    if log.as_json:
+        train(session, RoundLog(session))
+        return
+    with view:
+        train(session, view)
+
+
+class RoundLog:
+    """Writes rounds to the log as JSON objects; an `OnRound` that stops nothing.
+
+    Args:
+        session: just opened.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._plan = session.plan
+        directory = str(session.directory.path)
+        log.write(run=directory, round=session.server.t, rounds=session.server.horizon)
+
+    def __call__(self, record: RoundRecord) -> None:
+        """Write a finished round, with the metrics of the model if it was evaluated."""
+        facts = dict(record.metrics)
+        facts["epsilon"] = self._plan.epsilon_after(record.rounds)
+        if record.report is not None:
+            facts["seconds"] = round(record.report.seconds, 3)
+        log.write(round=record.rounds, rounds=record.horizon, **facts)
+
+
+def _final(session: Session) -> str:
+    """AUC or R², which are computed at the end alone, and their file."""
+    from fedmf.runs.outputs import QUALITY
+
+    figures = list[str]()
+    for name, value in session.quality.items():
+        label = _FINAL.get(name.removesuffix("_not_private"))
+        if label is not None and value is not None:
+            mark = " (not private)" if name.endswith("_not_private") else ""
+            figures.append(f"{label}{mark} {value:.4g}")
+    if not figures:
+        return ""
+    return f" {', '.join(figures)}; more in {session.directory.path / QUALITY}."
 
 
 def _default_directory(config: Path | None) -> Path:
@@ -131,18 +184,12 @@ def _show_result(session: Session, view: RunProgress, full: bool) -> None:
     typer.echo(text)
     quality = view.quality()
     if quality:
-        typer.echo(f"Model: {quality}.")
-    lists = (
-        f"{len(statement['assumptions'])} assumptions, {len(statement['not_covered'])} things not"
-        " covered"
-    )
+        typer.echo(f"Model: {quality}.{_final(session)}")
     typer.echo(
-        f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}"
+        f"Next: fedmf account {shlex.quote(str(path))} --full ({statement.counts()}); learning"
+        f" curve in {path}"
     )
-    secrets = ["noise.key", "ledger.sqlite*", FAILURES]
-    if (path / OPERATOR).exists():
-        secrets.append(OPERATOR)
-    typer.echo(f"Keep secret: {', '.join(secrets)}.")
+    typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}, {OPERATOR}.")
     owner = session.task.dataset.test_owner
     if quality and session.run.is_private and owner != "nobody":
         typer.echo(

@@ -6,19 +6,26 @@ The options become `fedmf.streaming.Settings`; `open_run` starts or continues th
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 
+from fedmf.cli.exit_codes import REFUSED
 from fedmf.cli.interruption import continuable
+from fedmf.cli.log import LogFormat, log
 from fedmf.cli.shared_options import (
     FULL,
+    LOG_FORMAT,
     PLOT,
     adjacency_option,
     bands_option,
@@ -26,9 +33,11 @@ from fedmf.cli.shared_options import (
     option,
     params_option,
 )
+from fedmf.errors import LedgerError
 from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
+    from fedmf.data.user_files import RowFiles
     from fedmf.streaming import Alarms, Settings, StreamRun
     from fedmf.streaming.stream_rows import Reader, RowBlock
 
@@ -40,6 +49,9 @@ _advanced_flag = partial(flag, rich_help_panel=_ADVANCED)
 
 def stream(
     source: str = option(..., "FILE", "Input file, or - for standard input.", "--input"),
+    user_from: Literal["column", "filename"] = option(
+        "column", None, "filename: --input is a folder with a CSV or Parquet file for each user."
+    ),
     schema: Path | None = option(
         None, "FILE", "Ranges of the columns (see fedmf schema); releases are in their units."
     ),
@@ -49,7 +61,10 @@ def stream(
     row_level: bool = flag("--row-level", "Treat every row as a different user (no user column)."),
     rows_per_user: int = option(1, "K", "Largest number of rows of one user that count, k."),
     rounds: int | None = option(
-        None, "N", "Largest number of rows that count, n. Default: counted in FILE, and public."
+        None,
+        "N",
+        "Largest number of rows that count, n (of periods with --time-column). Default: counted in"
+        " FILE, and public.",
     ),
     output: Path | None = option(
         None,
@@ -71,8 +86,18 @@ def stream(
     columns: str | None = option(
         None, "A,B", "Columns of numbers. Default: from --schema; rows that are arrays need none."
     ),
-    release_every: int = option(
-        1, "R", "Release only after R, 2R, … and n rows; fewer releases need less noise."
+    release_every: str = option(
+        "1",
+        "R",
+        "Release only after R, 2R, … and n rows; fewer releases need less noise. With --time-column"
+        " a time such as 1w, 12h or 1d.",
+    ),
+    time_column: str | None = option(
+        None, "NAME", "Column of times, which are private: a release for each week, day or hour."
+    ),
+    start: str | None = option(None, "TIME", "Beginning of the first period, such as 2026-01-05."),
+    until: str | None = option(
+        None, "TIME", "Release the periods that ended by then. Default: now, by the clock."
     ),
     workload: list[str] = option(
         ["average"],
@@ -89,6 +114,7 @@ def stream(
     ),
     plot: Path | None = PLOT,
     full: bool = FULL,
+    log_format: LogFormat = LOG_FORMAT,
     min_separation: int | None = _advanced_option(
         None,
         "B",
@@ -149,16 +175,14 @@ def stream(
     Example: fedmf stream --input rows.csv --schema schema.toml --epsilon 8 --delta 1e-5 --output
     m.csv
     """
-    from rich.console import Console
-
-    from fedmf.cli.stream_screen import answer, check_user_option, expected_noise, first_lines
+    from fedmf.cli.stream_screen import check_user_option, dry_run_lines, first_lines
     from fedmf.data import read_schema
-    from fedmf.runs.progress import bar
-    from fedmf.streaming import Alarms, Settings, open_run
+    from fedmf.streaming import Alarms, Settings
     from fedmf.streaming.stream_rows import open_scored
     from fedmf.values import parse_parameters
 
-    _check_companions(alarms, scored, state, keep_releases)
+    log.use(log_format)
+    _check_companions(alarms, scored, state, keep_releases, time_column)
     settings = Settings(
         clip_norm=math.nan if clip_norm is None else clip_norm,
         schema=None if schema is None else read_schema(schema),
@@ -180,31 +204,32 @@ def stream(
         columns=None if columns is None else tuple(columns.split(",")),
         timestamp=timestamp,
         row_id=row_id,
-        release_every=release_every,
+        release_every=int(release_every) if release_every.isdecimal() else release_every,
+        time_column=time_column,
+        start=start,
         keep_releases=keep_releases,
         seed=seed,
     )
     check_user_option(settings, row_level)
+    closing_time = _closing_time(until, settings)
     if output == Path("-"):
         output = None
     if dry_run:  # which leaves no file
         state = output = alarms = scored = None
-    rows_file = None
-    if source != "-":
-        rows_file = Path(source)
+    rows_file = _rows_of(source, user_from, settings)
     to_stderr = output is None and not dry_run  # the releases go to standard output
 
     with ExitStack() as stack:
         directory = state or _temporary_directory(stack)
         stack.enter_context(continuable(partial(_how_to_continue, state, rows_file)))
-        show = stack.enter_context(bar(Console(stderr=True, markup=False), "step"))
-        opened = open_run(
+        stack.enter_context(_delivering())
+        show = stack.enter_context(_progress(epsilon))
+        opened = _opening(settings, from_row)(
             directory,
             settings,
             rows_file,
             output,
             file_format=input_format,
-            first_row=from_row,
             progress=lambda step, n: show(step, n, ""),
             remembered=state is not None,
             raw=raw,
@@ -220,23 +245,20 @@ def stream(
             alarm_file = stack.enter_context(Alarms(alarms, settings, false_alarms))
 
         for line in first_lines(run.plan):
-            typer.echo(line, err=to_stderr)
+            _say(line, to_stderr)
         if dry_run:
-            typer.echo(expected_noise(run.plan), nl=False)
+            typer.echo(dry_run_lines(run.plan), nl=False)
             _show_counts(rows_file, reader, settings)
             return
 
         show(run.position.step, run.plan.rounds, "")
-        run.feed(reader, rounds is None, _watch(alarm_file, scored_rows, run))
+        _take(
+            run, reader, closing_time, rows_file is not None, _watch(alarm_file, scored_rows, run)
+        )
         statement = run.conclude()
         last = run.last()
 
-        text = answer(run.plan, run.ahead, last, run.waiting)
-        if run.full:
-            text += (
-                f"WARNING: all {run.plan.rounds:,} rows of this stream have come; further rows of"
-                " the input are in no release. --rounds at its start leaves room for later rows.\n"
-            )
+        text = _answer(run)
         if alarm_file is not None and scored_rows is not None:
             alarm_file.score(last, scored_rows)
         if alarm_file is not None:
@@ -245,20 +267,142 @@ def stream(
             from fedmf.cli.plots import draw_stream
 
             draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
-    typer.echo(text + statement.render_text(full, _more(state)), nl=False, err=to_stderr)
+    _say((text + statement.render_text(full, _more(state))).removesuffix("\n"), to_stderr)
+    if run.full:
+        raise typer.Exit(REFUSED)
+
+
+def _answer(run: StreamRun) -> str:
+    """Return the last release in words, and a warning if rows are in no release."""
+    from fedmf.cli.stream_screen import answer
+
+    text = answer(run.plan, run.ahead, run.last(), run.waiting)
+    if run.full:
+        text += (
+            f"WARNING: all {run.plan.rounds:,} rows of this stream have come; further rows of"
+            " the input are in no release. --rounds at its start leaves room for later rows.\n"
+        )
+    return text
+
+
+def _say(text: str, to_stderr: bool) -> None:
+    """Show text: on standard output, unless that has the releases."""
+    if to_stderr:
+        log.say(text)
+    else:
+        typer.echo(text)
+
+
+@contextmanager
+def _progress(epsilon: float) -> Iterator[Callable[[int, int | None, str], None]]:
+    """Return a function that shows the steps after a commit, on the screen or in the log."""
+    if not log.as_json:
+        from rich.console import Console
+
+        from fedmf.runs.progress import bar
+
+        with bar(Console(stderr=True, markup=False), "step") as show:
+            yield show
+        return
+    began = time.perf_counter()
+
+    def write(step: int, steps: int | None, _: str) -> None:
+        seconds = round(time.perf_counter() - began, 3)
+        log.write(step=step, steps=steps, epsilon=epsilon, seconds=seconds)
+
+    yield write
+
+
+@contextmanager
+def _delivering() -> Iterator[None]:
+    """Turn the error of a pipe that nobody reads any more into a message.
+
+    Raises:
+        LedgerError: releases were not delivered.
+    """
+    try:
+        yield
+    except BrokenPipeError as error:
+        sys.stdout = io.StringIO()  # Python flushes it at the end
+        raise LedgerError(
+            "standard output was closed by its reader, so releases were not delivered; with"
+            " --state-dir they are kept, and the same command delivers them."
+        ) from error
+
+
+def _opening(settings: Settings, from_row: int) -> Callable[..., Any]:
+    """Return the function that opens a stream of these settings."""
+    from fedmf.streaming import open_periods, open_run
+
+    if settings.calendar is not None:
+        return open_periods
+    return partial(open_run, first_row=from_row)
+
+
+def _take(
+    run: StreamRun,
+    reader: Reader,
+    closing_time: datetime,
+    whole: bool,
+    watch: Callable[[RowBlock, int], None] | None,
+) -> None:
+    """Take the rows of an input; a stream of periods then releases those that have ended."""
+    from fedmf.streaming import PeriodRun
+
+    if isinstance(run, PeriodRun):
+        run.collect(reader)
+        run.close_until(closing_time)
+    else:
+        run.feed(reader, whole, watch)
 
 
 def _check_companions(
-    alarms: Path | None, scored: Path | None, state: Path | None, keep_releases: bool
+    alarms: Path | None,
+    scored: Path | None,
+    state: Path | None,
+    keep_releases: bool,
+    time_column: str | None,
 ) -> None:
     """Reject options that have no effect without another one."""
+    if time_column is not None and alarms is not None and scored is None:
+        raise typer.BadParameter("--alarms needs --score FILE with --time-column.")
     if scored is not None and alarms is None:
         raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
     if keep_releases and state is None:
         raise typer.BadParameter("--keep-releases needs --state-dir DIR, in which they are kept.")
 
 
-def _show_counts(rows_file: Path | None, reader: Reader, settings: Settings) -> None:
+def _rows_of(source: str, user_from: str, settings: Settings) -> RowFiles | None:
+    """Return the files of the rows; None for standard input."""
+    from fedmf.data.user_files import UserFiles
+
+    if user_from == "filename":
+        if settings.user_column is None:
+            raise typer.BadParameter(
+                "--user-from filename needs --user-column NAME or a schema with a column of users,"
+                " which the names of the files become."
+            )
+        return UserFiles(Path(source), settings.user_column)
+    if source == "-":
+        return None
+    return Path(source)
+
+
+def _closing_time(until: str | None, settings: Settings) -> datetime:
+    """Return the time up to which periods are closed, by default now."""
+    from fedmf.data.schema import time_of
+
+    if until is None:
+        return datetime.now(UTC)
+    if settings.calendar is None:
+        raise typer.BadParameter(f"--until needs --time-column; got {until} alone.")
+    at = time_of(until)
+    if at is None:
+        raise typer.BadParameter(f"--until must be a time such as 2026-01-31; got {until!r}.")
+    return at
+
+
+def _show_counts(rows_file: RowFiles | None, reader: Reader, settings: Settings) -> None:
     """Print the operator's counts of a file, all of which is read; nothing for a pipe."""
     from fedmf.streaming.input_counts import lines_for_operator
 
@@ -289,7 +433,7 @@ def _more(state: Path | None) -> str:
     return "--full, or statement.txt in the state directory"
 
 
-def _how_to_continue(state: Path | None, rows_file: Path | None) -> str:
+def _how_to_continue(state: Path | None, rows_file: RowFiles | None) -> str:
     """Return how to continue a stream that was stopped."""
     if state is None:
         return (

@@ -1,19 +1,26 @@
 """The text of ``fedmf stream`` for the screen.
 
 It consists of what the user should know before the first step (`first_lines`), the noise to expect
-(`expected_noise`), and the last release in words (`answer`).
+(`dry_run_lines`), and the last release in words (`answer`).
 """
 
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.data.table_reader import InputError
-from fedmf.streaming.private_release import PrivateRelease, Renderer, at_bounds, hidden
+from fedmf.streaming.private_release import (
+    TYPICAL_USERS,
+    PrivateRelease,
+    at_bounds,
+    expected_noise,
+    hidden,
+)
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position
 from fedmf.streaming.stream_plan import StreamPlan
@@ -78,6 +85,11 @@ def _participation(plan: StreamPlan) -> str:
     """Return how many rows of each user count, in words."""
     k = plan.participation.max_participations
     b = plan.participation.min_separation
+    if plan.settings.calendar is not None:
+        line = f"At most {k} periods of each user count"
+        if b > 1:
+            line += f", at least {b} apart"
+        return f"{line}; in each of them the mean of its rows does."
     if k == 1:
         return "At most 1 row of each user counts."
     line = f"At most {k} rows of each user count"
@@ -88,28 +100,34 @@ def _participation(plan: StreamPlan) -> str:
     return f"{line}."
 
 
-def expected_noise(plan: StreamPlan) -> str:
+def dry_run_lines(plan: StreamPlan) -> str:
     """Return a table of the noise, which depends only on n and the settings, for --dry-run."""
-    import pandas as pd
-
-    at = np.unique([min(plan.every, plan.rounds), plan.rounds])
-    names = Renderer(plan).names
-    scales = np.ones(len(names))
-    if plan.settings.encoding is not None:
-        scales = plan.settings.encoding.units[:, 1]
-    errors = 1.96 * np.sqrt(plan.variances(0, at)) / plan.row_sums(0, at)
-    columns = {}
-    for t, error in zip(at, errors, strict=True):
-        columns[f"mean after row {t:,} (±)"] = error * scales
-    same = plan.settings.workloads[0] == plan.settings.workloads[-1]
-    if same and plan.mechanism.method.second_noise and plan.second_moment.gives_covariance:
-        error = np.sqrt(plan.variances(1, at[-1:])) / plan.row_sums(1, at[-1:])
-        columns["smallest visible standard deviation"] = np.sqrt(2 * error) * scales
-    table = pd.DataFrame(columns, index=list(names)).to_string(float_format="{:.3g}".format)
+    table = expected_noise(plan).to_string(float_format="{:.3g}".format)
+    if plan.settings.calendar is not None:
+        return (
+            f"Dry run, which spends no epsilon: {_periods(plan)}. 95 % noise with"
+            f" {TYPICAL_USERS:,} users in each period; it falls in proportion to their number:\n"
+            f"{table}\n"
+        )
     return (
         f"Dry run, which spends no epsilon: {plan.rounds:,} rows count, in {plan.releases:,}"
         f" releases. 95 % noise if all of these rows are valid:\n{table}\n"
     )
+
+
+def _periods(plan: StreamPlan) -> str:
+    """Return the periods of a stream of periods, in words."""
+    calendar = plan.settings.calendar
+    assert calendar is not None
+    return (
+        f"{plan.rounds:,} periods of {calendar.step} from {_date(calendar.start)} to"
+        f" {_date(calendar.end)}"
+    )
+
+
+def _date(at: datetime) -> str:
+    """Return a time as ISO 8601, without a time of day if that is midnight."""
+    return at.isoformat().removesuffix("T00:00:00")
 
 
 def answer(
@@ -125,7 +143,9 @@ def answer(
         release: the last release, None if there is none.
         waiting: number of rows that count and are in no release yet.
     """
-    lines = _rows_left_out(plan, position)
+    lines = [_periods_released(plan, position)]
+    if plan.settings.calendar is None:
+        lines = _rows_left_out(plan, position)
     if waiting:
         due = min(math.ceil(position.step / plan.every) * plan.every, plan.rounds)
         lines.append(
@@ -144,6 +164,11 @@ def answer(
                 " the others have a missing or unreadable cell, or a category that the schema does"
                 " not name."
             )
+    if release.users_per_release is not None and release.users_per_release_standard_error:
+        lines.append(
+            f"{max(release.users_per_release, 0):.4g} ±"
+            f" {1.96 * release.users_per_release_standard_error:.2g} users in a period, on average."
+        )
     lines += _table(plan, release)
     lines += _correlations(plan, release)
     lines += _errors(plan, release)
@@ -163,6 +188,16 @@ def answer(
             warning += _EMPTY
         lines.append(warning)
     return "\n".join(lines) + "\n"
+
+
+def _periods_released(plan: StreamPlan, position: Position) -> str:
+    """Return how many periods were released, which no row decides."""
+    if plan.settings.calendar is None:
+        return ""
+    line = f"{position.step:,} of {_periods(plan)} are released."
+    if position.step == plan.rounds:
+        line += " Further rows are in no release."
+    return line
 
 
 def _rows_left_out(plan: StreamPlan, position: Position) -> list[str]:
@@ -196,6 +231,8 @@ def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     if len(all_names) > _SHOWN + 1:
         names = all_names[:_SHOWN]
     corner = f"after row {release.t:,}"
+    if plan.settings.calendar is not None:
+        corner = f"to {str(release.end).removesuffix('T00:00:00')}"
     width = max(len(name) for name in (corner, *names))
     lines = [f"{corner:<{width}}  {'mean [95 %]':<28}  standard deviation [95 %]"]
     for i, name in enumerate(names):
@@ -281,15 +318,18 @@ def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     error = float(np.sqrt(plan.variances(0, at)[0]) / plan.row_sums(0, at)[0])
     ratio = f"{error / plan.one_shot_error(release.t):.2g}"
     k = plan.participation.max_participations
+    what = "rows"
+    if plan.settings.calendar is not None:
+        what = "periods"
     comparison = f"{ratio} times the noise"
     if ratio == "1":
         comparison = "that"
     line = (
         f"The noise of the means is {comparison} of a single release of all {release.t:,} "
-        f"rows at the same epsilon ({plan.releases:,} releases; --release-every)."
+        f"{what} at the same epsilon ({plan.releases:,} releases; --release-every)."
     )
     if k > 1:
-        line += f" It grows with the {k} rows per user that count (--rows-per-user)."
+        line += f" It grows with the {k} {what} per user that count (--rows-per-user)."
     return [line]
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Self, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.clipping.bounded_add import FRACTION_BITS, add_integers
@@ -26,6 +29,7 @@ MAX_USERS: Final = 1 << 30
 #: Most entries, and most users, that become integers and features at a time.
 _AT_ONCE: Final = 1 << 22
 _USERS_AT_ONCE: Final = 1 << 15
+_NOTHING: Final[Mapping[str, NDArray[np.float64]]] = MappingProxyType({})
 
 
 def _add(total: Tensor, added: Tensor, bits: int) -> float:
@@ -59,9 +63,9 @@ class ClippedSum:
     Guarantees:
         Each user moves the total by at most ζ in ℓ2 norm, each statistic by at most its bound, and
         the features by those of the same integers, rounded towards zero to multiples of ζ²·2⁻ᶠ:
-        every user of every engine enters by `add_bounded`, on a GPU by its twin. A user that fails
-        in any way moves nothing. The sum does not depend on the order of users, and its memory is
-        O(d) whatever their number.
+        every user of every engine enters by `add_bounded`, on a GPU by its twin. An update that
+        fails in any way moves nothing, and neither does a reported number that is not finite. The
+        sum does not depend on the order of users, and its memory is O(d) whatever their number.
 
     >>> from fedmf.matrices.second_moment import DiagonalMoment
     >>> pair = ClippedSum(2, 1.0, second_moment=DiagonalMoment(2))
@@ -114,13 +118,20 @@ class ClippedSum:
         )
 
     @final
-    def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
+    def add_updates(
+        self,
+        updates: Tensor,
+        origin: Tensor | None = None,
+        reported: Mapping[str, NDArray[np.float64]] = _NOTHING,
+    ) -> Tensor:
         """Clip and add updates; those that are not finite add zero vectors, and count as users.
 
         Args:
             updates: one row for each user, shape (users, d).
             origin: shape (d,), float32; if given, rows are models and the updates are rows −
                 origin.
+            reported: numbers of the same users by name, shape (users,), for each `ReportedNumber`;
+                they count whatever the update is.
 
         Returns:
             The mask of rows that are finite.
@@ -128,7 +139,7 @@ class ClippedSum:
         Raises:
             ValueError: wrong shape, or more users than an int64 total can hold.
         """
-        self._check_rows(updates)
+        self._check_rows(updates, reported)
         self._check_room(len(updates))
         if self._features and self._total.device.type != "cpu":
             counted = self._add_apart(updates, origin)
@@ -136,7 +147,7 @@ class ClippedSum:
             added = add_rows(
                 updates, origin, self.clip_norm, self.bits, self._total[None], self._features
             )
-            self._scalars.add_users(added.signs, added.squares)
+            self._scalars.add_users(added.signs, added.squares, reported)
             counted = added.counted
         self.users += len(updates)
         return counted
@@ -152,7 +163,7 @@ class ClippedSum:
             added = add_rows(rows, origin, self.clip_norm, self.bits, integers)
             self._total += integers.sum(dim=0)
             self._features.add_rows(integers)
-            self._scalars.add_users(added.signs, added.squares)
+            self._scalars.add_users(added.signs, added.squares, _NOTHING)
             counted[part] = added.counted
         return counted
 
@@ -186,12 +197,17 @@ class ClippedSum:
             )
         self.users += users
 
-    def _check_rows(self, updates: Tensor) -> None:
+    def _check_rows(self, updates: Tensor, reported: Mapping[str, NDArray[np.float64]]) -> None:
         if updates.ndim != 2 or updates.shape[1] != self._total.numel():
             raise ValueError(
                 f"updates must have shape (users, {self._total.numel()}); got"
                 f" {tuple(updates.shape)}. Send one flat row per user."
             )
+        for name, numbers in reported.items():
+            if numbers.shape != (len(updates),):
+                raise ValueError(
+                    f"reported {name} must be {len(updates)} numbers; got shape {numbers.shape}."
+                )
 
     def merge(self, other: ClippedSum) -> None:
         """Add the sum of a worker of this process.

@@ -1,7 +1,7 @@
 """Statistics of the users of a sum in addition to their updates: one bounded integer each.
 
-They are released next to the model under the same ε, as adaptive clip norms need. `ClippedSum` has
-`StatisticSums` next to its total.
+They are released next to the model under the same ε, as adaptive clip norms and the metrics that
+clients report need. `ClippedSum` has `StatisticSums` next to its total.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -19,17 +19,33 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class UserScalar(ABC):
-    """One integer for each user, a function of the sign and norm of its clipped update.
+    """One integer for each user.
 
-    It is the same in every engine. A user with a zero update, or that fails in any way, adds 0.
-
-    Attributes:
+    Args:
         name: name of the sum among the arrays that a worker sends.
         bound: the largest absolute value of one user's integer.
     """
 
-    name: ClassVar[str]
-    bound: ClassVar[int]
+    name: str
+    bound: int
+
+    def check(self, total: int, users: int) -> None:
+        """Reject a total that so many users cannot have.
+
+        Raises:
+            ValueError: it is above ``users`` times `bound`.
+        """
+        if not -users * self.bound <= total <= users * self.bound:
+            raise ValueError(
+                f"slice {self.name} must add up to at most {users * self.bound}; got {total}."
+            )
+
+
+class UpdateScalar(UserScalar):
+    """A function of the sign and norm of a user's clipped update.
+
+    It is the same in every engine. A user with a zero update, or that fails in any way, adds 0.
+    """
 
     @abstractmethod
     def of(self, sign: int, norm: float) -> int:
@@ -57,24 +73,13 @@ class UserScalar(ABC):
         except BaseException:  # it concerns this user alone, and no other user may notice
             return 0
 
-    def check(self, total: int, users: int) -> None:
-        """Reject a total that so many users cannot have.
-
-        Raises:
-            ValueError: it is above ``users`` times `bound`.
-        """
-        if not -users * self.bound <= total <= users * self.bound:
-            raise ValueError(
-                f"slice {self.name} must add up to at most {users * self.bound}; got {total}."
-            )
-
 
 @dataclass(frozen=True)
-class Signs(UserScalar):
+class Signs(UpdateScalar):
     """The number of users within the clip norm less the number of the others."""
 
-    name: ClassVar[str] = "signs"
-    bound: ClassVar[int] = 1
+    name: str = "signs"
+    bound: int = 1
 
     def of(self, sign: int, norm: float) -> int:
         """Return the sign."""
@@ -90,6 +95,32 @@ class Signs(UserScalar):
 SIGNS: Final = Signs()
 
 
+@dataclass(frozen=True)
+class ReportedNumber(UserScalar):
+    """A number that each user reports: cut to ±`limit`, and rounded to a multiple of limit/bound.
+
+    Args:
+        limit: the largest absolute value of a number that counts in full.
+    """
+
+    limit: float
+
+    def total(self, numbers: NDArray[np.float64]) -> int:
+        """Return the sum over users; a number that is not finite adds 0.
+
+        Every operation takes one entry at a time, so that a user's number affects its integer only,
+        and |x/limit| ≤ 1 also after rounding.
+        """
+        finite = np.where(np.isfinite(numbers), numbers, 0.0)
+        shares = np.clip(finite, -self.limit, self.limit) / self.limit
+        return int(np.rint(shares * self.bound).astype(np.int64).sum())
+
+
+def reported_names(statistics: Sequence[UserScalar]) -> list[str]:
+    """Return the names of the numbers that users report."""
+    return [each.name for each in statistics if isinstance(each, ReportedNumber)]
+
+
 class StatisticSums:
     """Running sums of statistics, one integer each.
 
@@ -102,16 +133,26 @@ class StatisticSums:
         self._totals = dict.fromkeys(statistics, 0)
         self._bits = bits
 
-    def add_users(self, signs: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
+    def add_users(
+        self,
+        signs: NDArray[np.int64],
+        squares: NDArray[np.float64],
+        reported: Mapping[str, NDArray[np.float64]],
+    ) -> None:
         """Add the statistics of users.
 
         Args:
             signs: as `add_clipped` sets them; 0 for a user that adds nothing.
             squares: Σ n² of each user's integers, or −1.
+            reported: one number of each of these users, by name; a missing name adds 0, and one
+                without a statistic is ignored.
         """
         norms = np.minimum(np.sqrt(np.maximum(squares, 0.0)) * 2.0**-self._bits, 1.0)
         for statistic in self._totals:
-            self._totals[statistic] += statistic.total(signs, norms)
+            if isinstance(statistic, UpdateScalar):
+                self._totals[statistic] += statistic.total(signs, norms)
+            elif isinstance(statistic, ReportedNumber) and statistic.name in reported:
+                self._totals[statistic] += statistic.total(reported[statistic.name])
 
     def total(self, statistic: UserScalar) -> int:
         """Return the sum of one statistic."""

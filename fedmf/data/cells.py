@@ -246,23 +246,32 @@ def require_exact(column: Any, user_ids: Iterable[str], place: str) -> None:
             )
 
 
-def require_mostly_exact(column: Any, place: str) -> None:
-    """Reject a column of floats of which most are too large to be ids; ids alone decide.
+def require_wide(column: Any, place: str) -> None:
+    """Reject a column of user ids in a floating type that holds no integers of eight digits.
+
+    The type alone decides. An id that float64 does not hold exactly is a missing one (`ids`).
 
     Raises:
-        ValueError: less than half of the floats are exact ids.
+        ValueError: the type is float16 or float32.
     """
     kind = _plain(column).type
-    if not types.is_floating(kind):
-        return
-    given = len(column) - column.null_count
-    exact = len(column) - ids(column, place).null_count
-    if 2 * exact < given:
+    if types.is_floating(kind) and kind.bit_width < 64:
         raise ValueError(
-            f"{place} must hold user ids, as strings or integers; got {kind}, of which"
-            f" {given - exact:,} of {given:,} have lost their last digits. Write ids as integers or"
-            " as text."
+            f"{place} must hold user ids, as strings or integers; got {kind}, which loses their"
+            " last digits. Write ids as integers or as text."
         )
+
+
+def require_times(column: Any, place: str) -> None:
+    """Reject a column of a type that holds no times.
+
+    Raises:
+        ValueError: a column of numbers, Booleans or lists.
+    """
+    kind = _plain(column).type
+    is_number = types.is_primitive(kind) and not types.is_temporal(kind)
+    if is_number or types.is_nested(kind):
+        raise ValueError(f"{place} must hold times, as text or timestamps; got {kind}.")
 
 
 def require_numbers(column: Any, place: str) -> None:

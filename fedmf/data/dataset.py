@@ -313,10 +313,17 @@ class Dataset(ABC):
 
     @property
     def structure(self) -> ExampleStructure:
-        """Shapes and types of the test part, bounded by ``classes`` and ``vocabulary`` if given."""
+        """Shapes and types of the test part, bounded by ``classes`` and ``vocabulary`` if given.
+
+        Integer labels of a data set without classes are tokens of its vocabulary.
+        """
         features = structure_of(self.test_features, self.vocabulary)
-        labels = TensorStructure.of(self.test_labels, self.classes or None)
-        if self.classes:  # every class, also where the test part lacks some
+        bound = self.classes
+        tokens = not self.test_labels.dtype.is_floating_point and self.test_labels.ndim > 1
+        if not bound and tokens and isinstance(self.vocabulary, int):
+            bound = self.vocabulary
+        labels = TensorStructure.of(self.test_labels, bound or None)
+        if bound:  # every class or token, also where the test part lacks some
             labels = replace(labels, least=0)
         return ExampleStructure(features, labels)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -113,6 +114,11 @@ class DatasetOptions(Value, ABC):
             PublicInput("partition", self.partition, self.dealt),
             PublicInput("test part", *self.test_part),
         )
+
+    @property
+    def schema_file(self) -> Path | None:
+        """The file that declares the columns; None for data without one."""
+        return None
 
     @property
     def unit(self) -> str:

@@ -54,6 +54,8 @@ class Hub(Table):
                 "feature_columns must name one column with dataset 'hub', without schema; got "
                 f"{', '.join(self.feature_columns)}."
             )
+        if self.user_from == "filename":
+            raise ValueError("user_from must be 'column' with dataset 'hub'; got 'filename'.")
         if not (self.input_shape or self.text_column):
             raise ValueError(
                 "input_shape must be declared with dataset 'hub', such as 3,32,32; got none."

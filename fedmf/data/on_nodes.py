@@ -91,7 +91,7 @@ class OnNodes(Table):
         test_x = x
         test_y = y
         if self.test_path:
-            tests = dataclasses.replace(self, path=self.test_path)
+            tests = dataclasses.replace(self, path=self.test_path, user_from="column")
             rows = tests.read(tests.batches((self.user_column,)))
             if not rows.readable.any():
                 raise ValueError(

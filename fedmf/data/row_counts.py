@@ -5,10 +5,9 @@ Counts of private rows are for the operator only; those of a public test part ar
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -41,10 +40,6 @@ class RowCounts:
     test_rows: int
     columns: Mapping[str, str]
     left_out: Mapping[str, int]
-
-    def to_json(self) -> str:
-        """Return the counts as a JSON object."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the counts as names and values for the operator's screen."""

@@ -39,14 +39,14 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _MOST_CATEGORIES: Final = 10_000
 _LONGEST_CATEGORY: Final = 255
 _MOST_STEPS: Final = 10**9
-_STEP: Final = re.compile(r"(\d{1,9}) ?(s|min|h|d|second|minute|hour|day)s?")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_STEP: Final = re.compile(r"(\d{1,9}) ?(s|min|h|d|w|second|minute|hour|day|week)s?")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 #: A number far from overflow.
 Real = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
 _FILL: Final = Field(None, description="stands for a missing cell; else its row is ignored")
 #: A time as ISO 8601; TOML has dates and times of its own.
-Moment = Annotated[datetime, BeforeValidator(lambda at: _time(str(at)) or at)]
+Moment = Annotated[datetime, BeforeValidator(lambda at: time_of(str(at)) or at)]
 AnyColumn = TypeVar("AnyColumn", bound="Column")
 
 
@@ -245,8 +245,8 @@ class Time(Column):
     Args:
         start: the first time, as ISO 8601.
         end: the first time that is too late.
-        step: width of the grid: a number of seconds, minutes, hours or days, such as "15 min" or
-            "1 day".
+        step: width of the grid: a number of seconds, minutes, hours, days or weeks, such as
+            "15 min" or "1 day".
 
     >>> hours = Time(start="2026-01-01", end="2026-01-02", step="1 h")
     >>> hours.labels(["2026-01-01T01:59", "2026-01-01T01:59+01:00", "2025-12-31", "soon"])
@@ -271,13 +271,7 @@ class Time(Column):
 
     @cached_property
     def _width(self) -> timedelta:
-        parts = _STEP.fullmatch(self.step)
-        if parts is None or not int(parts[1]):
-            raise ValueError(
-                "step must be a number and s, min, h or d, such as '15 min'; got"
-                f" {self.step!r:.100}"
-            )
-        return timedelta(seconds=int(parts[1]) * _SECONDS[parts[2][0]])
+        return width_of(self.step)
 
     def labels(self, cells: Any) -> list[str]:
         """Return the beginning of the step of each cell's time, in the zone of ``start``.
@@ -288,16 +282,35 @@ class Time(Column):
             cells: times as ISO 8601. Those without a zone are in the zone of ``start``; if that has
                 none, all are in UTC.
         """
-        return [self._label(_time(cell)) for cell in cells_of(cells)]
+        labels: list[str] = []
+        for step in self.steps(cells).tolist():
+            labels.append("" if step < 0 else self.beginning(step).isoformat())
+        return labels
 
-    def _label(self, at: datetime | None) -> str:
-        if at is None:
-            return ""
+    def steps(self, cells: Any) -> NDArray[np.int64]:
+        """Return the step of each cell's time, counted from 0; −1 for a time outside the grid.
+
+        Args:
+            cells: times as for `labels`.
+        """
+        return np.array([self._step(time_of(cell)) for cell in cells_of(cells)], np.int64)
+
+    def beginning(self, step: int) -> datetime:
+        """Return the first time of a step."""
+        return self.start + step * self._width
+
+    def passed(self, at: datetime) -> int:
+        """Return how many steps ended at a time or before, of any number; negative before start."""
         first = self.start.replace(tzinfo=self.start.tzinfo or UTC)
-        passed = at.replace(tzinfo=at.tzinfo or first.tzinfo) - first
-        if not timedelta(0) <= passed < self.end - self.start:
-            return ""
-        return (self.start + passed // self._width * self._width).isoformat()
+        return (at.replace(tzinfo=at.tzinfo or first.tzinfo) - first) // self._width
+
+    def _step(self, at: datetime | None) -> int:
+        if at is None:
+            return -1
+        step = self.passed(at)
+        end = self.end.replace(tzinfo=self.end.tzinfo or UTC)
+        inside = at.replace(tzinfo=at.tzinfo or end.tzinfo) < end
+        return step if inside and step >= 0 else -1
 
 
 @final
@@ -508,7 +521,21 @@ def _fault(kind: type[Column], key: str, error: Any) -> str:
     return f"{fault}."
 
 
-def _time(text: str) -> datetime | None:
+def width_of(step: str) -> timedelta:
+    """Return the width of a step such as "15 min" or "1w".
+
+    Raises:
+        ValueError: it is not a positive number and a unit.
+    """
+    parts = _STEP.fullmatch(step)
+    if parts is None or not int(parts[1]):
+        raise ValueError(
+            f"step must be a number and s, min, h, d or w, such as '15 min'; got {step!r:.100}"
+        )
+    return timedelta(seconds=int(parts[1]) * _SECONDS[parts[2][0]])
+
+
+def time_of(text: str) -> datetime | None:
     """Return a time that is written as ISO 8601; None for other text."""
     try:
         return datetime.fromisoformat(text.strip())

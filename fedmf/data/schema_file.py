@@ -9,12 +9,12 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as arrow
 
 from fedmf.data.schema import KINDS, Schema
-from fedmf.data.table_reader import ParquetTable, open_table
+from fedmf.data.table_reader import ParquetTable, open_table, table_files
 
 _HEAD: Final = """\
 # What the columns of {source} may hold: public, decided without looking at the rows.
@@ -45,6 +45,8 @@ _GUESSES: Final = {
     "text": re.compile("(.*[ _-])?(comment|note|text|description|remark|title|name)s?"),
     "ignore": re.compile(r"|unnamed: [0-9]+|__index_level_[0-9]+__|(.*[ _-])?id|index|row|device"),
 }
+#: The column of users in a draft for files named after them.
+_USER: Final = "user"
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -66,15 +68,21 @@ def read_schema(file: str | Path) -> Schema:
     return Schema.from_dict(content["columns"])
 
 
-def draft_schema(file: Path) -> str:
+def draft_schema(source: Path, user_from: Literal["column", "filename"] = "column") -> str:
     """Draft a schema from the names and types in the header of a CSV or Parquet file.
 
+    Args:
+        source: the file, or a folder, of which the first file in the order of names is read.
+        user_from: with "filename", the schema has a column ``user`` for the names of the files, and
+            no other column of users.
+
     Raises:
-        ValueError: the file has no header that can be read.
+        ValueError: the file has no header that can be read, or a column ``user`` of its own.
 
     Guarantees: no row is read, nor what Parquet's footer says of rows.
     """
     kinds: dict[str, str] = {}
+    file = table_files(source)[0] if source.is_dir() else source
     with open_table(file) as table:
         if isinstance(table, ParquetTable):
             for field in table.schema:
@@ -87,8 +95,18 @@ def draft_schema(file: Path) -> str:
                 f"FILE must have a first line with the names of its columns; {file} has none. Write"
                 " the schema by hand."
             )
+    if user_from == "filename":
+        if _USER in kinds:
+            raise ValueError(
+                f"columns of files (user-from filename) must have no {_USER!r}, the column of their"
+                f" names; got one in {file}."
+            )
+        for name, kind in kinds.items():
+            if kind == "user":
+                kinds[name] = "ignore"
+        kinds = {_USER: "user", **kinds}
     tables = [_draft_column(name, kind) for name, kind in kinds.items()]
-    return _HEAD.format(source=file.name) + "\n".join(tables)
+    return _HEAD.format(source=source.name) + "\n".join(tables)
 
 
 def _draft_column(name: str, kind: str) -> str:

@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -40,8 +40,9 @@ from fedmf.data.partitions import Partition, hold_out, hold_out_of_each_user, pa
 from fedmf.data.row_counts import RowCounts, check_public_tests, counted
 from fedmf.data.schema import Category, Encoded, Number, Schema, User
 from fedmf.data.schema_file import read_schema
-from fedmf.data.table_reader import JsonLinesTable, RowBatch, open_table, table_files
+from fedmf.data.table_reader import JsonLinesTable, RowBatch, table_files
 from fedmf.data.tokens import Vocabulary, evenly, next_tokens, padded, public_vocabulary
+from fedmf.data.user_files import RowFiles, UserFiles, open_rows
 from fedmf.values import Field
 
 _log = logging.getLogger("fedmf")
@@ -149,6 +150,13 @@ class Table(SpreadOptions):
     vocabulary_path: Annotated[
         str, Field("public tokenizer.json of the tokenizers library; default: the bytes of a text")
     ] = ""
+    user_from: Annotated[
+        Literal["column", "filename"],
+        Field(
+            "filename: path is a folder with a CSV or Parquet file for each user, and its name"
+            " becomes the user column"
+        ),
+    ] = "column"
 
     #: Whether labels may be numbers, rather than classes.
     takes_number_labels: ClassVar[bool] = True
@@ -166,6 +174,11 @@ class Table(SpreadOptions):
             raise ValueError(
                 "user_column and user_list must be named with a user list, partition 'by-user' or "
                 "test_split 'users'; got none."
+            )
+        if self.user_from == "filename" and not self.user_column:
+            raise ValueError(
+                "user_column must name the column that the names of files become (user_from"
+                " 'filename'); got none."
             )
         if self.schema and self.class_names:
             raise ValueError("class_names must be left out with schema.")
@@ -212,6 +225,12 @@ class Table(SpreadOptions):
 
     # Declarations.
 
+    @property
+    def schema_file(self) -> Path | None:
+        if not self.schema:
+            return None
+        return Path(self.schema.partition("#")[0]).expanduser()
+
     @cached_property
     def declared(self) -> Schema | None:
         """The schema; None without one.
@@ -219,9 +238,9 @@ class Table(SpreadOptions):
         Raises:
             ValueError: it cannot be read, or does not declare users and labels as such.
         """
-        if not self.schema:
+        if self.schema_file is None:
             return None
-        schema = read_schema(Path(self.schema.partition("#")[0]).expanduser())
+        schema = read_schema(self.schema_file)
         if self.user_column:
             schema.column(self.user_column, User, "user_column")
         for name in self.label_column:
@@ -360,6 +379,8 @@ class Table(SpreadOptions):
     @property
     def dealt(self) -> str:
         if self.partition == "by-user":
+            if self.user_from == "filename":
+                return "names of files: a file is its user's"
             return f"column {self.user_column}: a row is its user's"
         basis = "made from their number"
         if self.partition == "dirichlet":
@@ -432,13 +453,20 @@ class Table(SpreadOptions):
         lists: Sequence[str] = ()
         if self.declared is None and len(self.features) < math.prod(self.shape):
             lists = self.features
-        for file in table_files(Path(self.path).expanduser()):
-            with open_table(file) as table:
+        for source in self._sources():
+            with open_rows(source) as table:
                 # Objects of JSON lines may lack columns.
                 if self.declared and not isinstance(table, JsonLinesTable):
-                    self.declared.check_header(table.names, str(file), optional)
+                    self.declared.check_header(table.names, str(source), optional)
                 table.select(names, lists)
                 yield from table.batches()
+
+    def _sources(self) -> Sequence[RowFiles]:
+        """Return the files, or the folder with one for each user."""
+        path = Path(self.path).expanduser()
+        if self.user_from == "filename":
+            return [UserFiles(path, self.user_column)]
+        return table_files(path)
 
     def read(self, batches: Iterable[RowBatch]) -> Rows:
         """Return the rows of batches.
@@ -581,9 +609,13 @@ class Table(SpreadOptions):
         return _narrow(values)
 
     def _labels(self, columns: Mapping[str, Any], rows: int) -> NDArray[Any]:
-        """Return numbers, or class numbers with −1 for none of the classes."""
-        if not self.label_column:
+        """Return numbers, or class numbers with −1 for none of the classes; zeros if not read."""
+        is_read = set(self.label_column) <= columns.keys()
+        if not self.label_column or not (is_read or self._has_number_labels):
             return np.zeros(rows, dtype=np.int64)
+        if not is_read:
+            labels = np.zeros((rows, len(self.label_column)), dtype=np.float32)
+            return labels[:, 0] if len(self.label_column) == 1 else labels
         if self._has_number_labels:
             # The last coordinate of a category with two values is 1 for the second one.
             parts = [self._numbers([name], columns)[:, -1] for name in self.label_column]
@@ -606,6 +638,41 @@ class Table(SpreadOptions):
         measured = encoding.measure([columns[name] for name in names])
         z, _ = encoding.encode(measured)
         return np.where(np.isnan(measured), np.nan, z)
+
+    def of_new_rows(self, path: Path) -> tuple[InMemoryDataset, Rows]:
+        """Return the rows of other files, encoded as for training, as a test part without users.
+
+        Only the feature columns are read; others that the schema declares may be absent. Labels are
+        zeros. A row that cannot be read is a row of the test part, too, and not readable.
+
+        Args:
+            path: a file, or a folder of files.
+
+        Raises:
+            ValueError: as `batches` and `read`.
+        """
+        source = replace(self, path=str(path), user_from="column")
+        unread = list(self._others)
+        if self.declared is not None:
+            unread = [name for name in self.declared.columns if name not in self.features]
+        rows = source.read(source.batches(unread))
+        x = rows.features
+        vocabulary = 0
+        if self.text_column:
+            vocabulary = self.tokens.size
+            texts_as_tokens = [padded(self.tokens.encode(text), self.length) for text in x]
+            x = torch.from_numpy(np.concatenate(texts_as_tokens))
+        dataset = InMemoryDataset(
+            features=x[:0],
+            labels=rows.labels[:0],
+            owned=Partition(np.arange(0), np.zeros(1, dtype=np.int64)),
+            user_ids=(),
+            test_features=x,
+            test_labels=rows.labels,
+            classes=len(self.classes),
+            vocabulary=vocabulary,
+        )
+        return dataset, rows
 
     # Dividing.
 

@@ -62,6 +62,10 @@ class InputError(ValueError):
     """A table that cannot be read, or not any further; the message is a line without row values."""
 
 
+class ContentError(InputError):
+    """A table with bytes that are not of its format, or without any."""
+
+
 @dataclass(frozen=True, eq=False)
 class RowBatch:
     """Consecutive rows.
@@ -157,11 +161,11 @@ class _LineReader(TableReader):
         with _readable(place):
             first = lines.peek()
         if first is None:
-            raise InputError(f"{place} must have rows; got an empty table.")
+            raise ContentError(f"{place} must have rows; got an empty table.")
         try:
             self._first = first.decode()
         except UnicodeDecodeError:
-            raise InputError(f"{place} must be UTF-8 text; its first line is not.") from None
+            raise ContentError(f"{place} must be UTF-8 text; its first line is not.") from None
 
     def read(self, most: int) -> RowBatch | None:
         with _readable(self.place):
@@ -536,9 +540,9 @@ def shown_names(names: Sequence[str]) -> str:
 
 @contextmanager
 def _readable(place: str) -> Iterator[None]:
-    """Turn an error of the file or its format into a one-line `InputError`."""
+    """Turn an error of the file or its format into a one-line `ContentError`."""
     try:
         yield
     except _BROKEN as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
-        raise InputError(f"{place} cannot be read any further: {reason}.") from None
+        raise ContentError(f"{place} cannot be read any further: {reason}.") from None

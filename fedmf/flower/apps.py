@@ -11,18 +11,21 @@ import importlib.util
 import itertools
 import logging
 import os
+import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
-from flwr.app import ConfigRecordValues, Context, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedmf.clipping.clipped_sum import SumSpec
 from fedmf.data import OnNodes
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, one_line
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.handshake import served_reply
 from fedmf.flower.messages import answer_reply, read_request
@@ -34,11 +37,14 @@ from fedmf.runs.run import Execution, Run
 from fedmf.runs.run_plan import clipped_sums
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import check_users_here
+from fedmf.runs.statistics import table_of
 from fedmf.runs.tables.configuration import Scalar, dotted_keys, run_of
 from fedmf.runs.tasks import NamedTask
 from fedmf.training import LocalTrainer, example_counts
 
 _log = logging.getLogger("fedmf")
+#: Seconds in which a cluster of Ray must answer.
+_SECONDS_TO_REACH: Final = 5.0
 
 
 def served_by(context: Context, users: Sequence[str]) -> Sequence[str]:
@@ -167,9 +173,9 @@ def run_on_ray(session: Session, on_round: OnRound | None = None) -> None:
     process for each run.
 
     Raises:
-        ConfigError: the extra ``ray`` is not installed.
+        ConfigError: as `start_ray`.
     """
-    check_ray()
+    start_ray(session.run.execution)
     from flwr.simulation import run_simulation
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -187,17 +193,50 @@ def run_on_ray(session: Session, on_round: OnRound | None = None) -> None:
     )
 
 
-def check_ray() -> None:
-    """Raise an error if Ray is not installed.
+def start_ray(execution: Execution) -> None:
+    """Start Ray, or connect to its cluster, before Flower does, which would wait without end.
 
     Raises:
-        ConfigError: the extra ``ray`` is missing.
+        ConfigError: the extra ``ray`` is missing, there is no cluster at RAY_ADDRESS, or Ray does
+            not start.
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("--engine ray needs the extra: pip install 'fedmf[ray]'.")
+    import ray
+
+    if ray.is_initialized():
+        return
+    address = os.environ.get("RAY_ADDRESS", "")
+    advice = "Start Ray there (ray start --head), or unset RAY_ADDRESS to use this machine alone."
+    if not address:
+        advice = "See the logs in /tmp/ray, or use --engine inprocess."
+    try:
+        _reach(address)
+        # The workers import what this process can import.
+        ray.init(
+            include_dashboard=False,
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
+            **backend_config(execution)["init_args"],
+        )
+    except Exception as error:  # Ray raises errors of many kinds
+        raise ConfigError(
+            f"Ray (RAY_ADDRESS={address!r}) must be running; it cannot be reached:"
+            f" {one_line(str(error)).rstrip('.')}. {advice}"
+        ) from None
 
 
-def backend_config(execution: Execution) -> dict[str, dict[str, ConfigRecordValues]]:
+def _reach(address: str) -> None:
+    """Connect to the address of a cluster, for which Ray itself would wait for minutes.
+
+    Raises:
+        OSError: nothing answers.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():  # otherwise it is empty or "auto"
+        socket.create_connection((host, int(port)), _SECONDS_TO_REACH).close()
+
+
+def backend_config(execution: Execution) -> dict[str, dict[str, Any]]:
     """Return the resources of Ray and of each actor, in the form of Flower's simulation engine.
 
     A cluster, which Ray finds by RAY_ADDRESS, brings its own resources. On this machine, Ray gets
@@ -205,7 +244,7 @@ def backend_config(execution: Execution) -> dict[str, dict[str, ConfigRecordValu
     An actor that loses its process or machine is started again where there is room, because Flower
     continues to give it a slice in every round.
     """
-    init: dict[str, ConfigRecordValues] = {"logging_level": "ERROR", "log_to_driver": False}
+    init: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     if not os.environ.get("RAY_ADDRESS"):
         init["num_cpus"] = execution.workers
     resources = {"num_cpus": 1.0, "num_gpus": execution.worker_gpus, "max_restarts": -1}
@@ -225,6 +264,12 @@ def client_app_of(run: Run) -> ClientApp:
                 f" {type(given).__name__}. Its workers are processes that build it themselves: name"
                 " a function, or run in process."
             )
+    tables = [table_of(each) for each in run.extra_releases]
+    if len(set(tables)) < len(tables):
+        raise ConfigError(
+            f"extra_releases must hold one of a kind to run on Ray; got {len(tables)}. Its workers"
+            " read the run from a configuration, which has one table of each: run in process."
+        )
     # Workers add no noise, so the mechanism, which may be an object, is left out.
     items = tuple(sorted(dotted_keys(dataclasses.replace(run, mechanism="identity")).items()))
     return make_client_app(lambda _: cached_trainer(items))
@@ -256,8 +301,11 @@ class WorkerPool(ServedUsers):
     def listen(self, grid: Grid) -> None:
         self._alive = sorted(grid.get_node_ids())
 
-    def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
-        super().gather(grid, timeout)  # the workers are the run's own, so no limit ends the wait
+    def gather(
+        self, grid: Grid, timeout: float, limit: float | None = None, least: int = 1
+    ) -> None:
+        # The workers are the run's own, so no limit ends the wait.
+        super().gather(grid, timeout, least=least)
 
     @property
     def silent(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,13 +18,15 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedmf.clipping.user_statistics import reported_names
+from fedmf.data.row_counts import OPERATOR
 from fedmf.flower.compat import arrived
 from fedmf.flower.handshake import RejectedReply
 from fedmf.flower.identity import Population, read_node_keys
 from fedmf.flower.messages import ROWS, array_record, read_failures, read_reply, request_content
 from fedmf.flower.pulling import pull_until
 from fedmf.flower.screen import say, say_plan, without_client_errors
-from fedmf.flower.served_users import ServedUsers
+from fedmf.flower.served_users import ServedUsers, first_names
 from fedmf.runs.loop import Clients, OnRound, Reply, TrainingLoop
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import Request, in_messages
@@ -34,10 +36,10 @@ _log = logging.getLogger("fedmf")
 #: The node and the users of one message.
 Part = tuple[int, tuple[str, ...]]
 
-#: How often a round is requested again if no reply arrives at all.
-RETRIES = 10
-#: Longest pause before such a request, in seconds.
-_LONGEST_PAUSE: Final = 30.0
+#: Seconds of pause before each further request of a round of which too few replies arrived.
+PAUSES = (1.0, 5.0, 15.0, 30.0)
+#: Most users, with a node each, of whom all must be served by default; else half of them.
+_SMALL_POPULATION: Final = 20
 #: Seconds between two looks for nodes while replies are awaited.
 _BETWEEN_LOOKS: Final = 1.0
 #: Bytes of a reply in addition to its arrays: ids and failures of its users.
@@ -60,6 +62,7 @@ class GridClients(Clients):
     def __init__(
         self, session: Session, nodes: ServedUsers, grid: Grid, timeout: float | None = None
     ) -> None:
+        self.session = session
         self.server = session.server
         self.user_list = session.user_list
         self.nodes = nodes
@@ -68,6 +71,19 @@ class GridClients(Clients):
         if timeout is None:
             timeout = self.waiting.round_timeout
         self._timeout = timeout
+        self._is_repeated = False  # whether the request of the round is repeated
+
+    @property
+    def min_users(self) -> int:
+        """The least number of served users before the first round."""
+        least = self.waiting.min_users
+        if least is not None:
+            return min(least, self.nodes.users)
+        if self.session.run.cohorts.is_order:  # only connected users are in a cohort
+            return min(self.session.plan.users_per_round, self.nodes.users)
+        if self.nodes.users > _SMALL_POPULATION or self.nodes.several:
+            return math.ceil(self.nodes.users / 2)
+        return self.nodes.users
 
     def messages(
         self, round_index: int, by_node: Mapping[int, list[str]]
@@ -89,7 +105,27 @@ class GridClients(Clients):
         raise NotImplementedError
 
     def gather(self) -> None:
-        self.nodes.gather(self.grid, self._timeout, self.waiting.handshake_timeout)
+        least = 1
+        if self.server.t == 0:
+            least = self.min_users
+        try:
+            self.nodes.gather(self.grid, self._timeout, self.waiting.handshake_timeout, least)
+        finally:
+            self._note_unserved()
+
+    def _note_unserved(self) -> None:
+        """Name the users whom no node serves to the operator, in the log and in a file."""
+        unserved = self.nodes.unserved()
+        self.session.note_for_operator("users_not_served", unserved)
+        if unserved:
+            _log.warning(
+                "%d of %d users are not served by any node: %s. Rounds that ask them wait for them,"
+                " then count zeros and spend epsilon as always. All names are in %s (secret).",
+                len(unserved),
+                self.nodes.users,
+                first_names(unserved),
+                self.session.directory.path / OPERATOR,
+            )
 
     def refresh(self) -> None:
         self.nodes.refresh(self.grid)
@@ -102,10 +138,18 @@ class GridClients(Clients):
         return [user in served for user in ids.values()]
 
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+        for message, part in self.answers(self.messages(round_index, self.by_node(cohort))):
+            yield self._reply(message, part)
+
+    def by_node(self, cohort: Mapping[int, str]) -> dict[int, list[str]]:
+        """Return the users of a cohort by the node that serves them."""
         by_node = dict[int, list[str]]()
         for user, node in self.nodes.nodes_of(cohort).items():
             by_node.setdefault(node, []).append(user)
-        messages = self.messages(round_index, dict(sorted(by_node.items())))
+        return dict(sorted(by_node.items()))
+
+    def answers(self, messages: Sequence[tuple[Message, Part]]) -> Iterator[tuple[Message, Part]]:
+        """Send messages and yield the replies as they arrive, until the time of a round is up."""
         message_ids = self.grid.push_messages([message for message, _ in messages])
         parts = dict[str, Part]()
         for message_id, (_, part) in zip(message_ids, messages, strict=False):
@@ -121,12 +165,15 @@ class GridClients(Clients):
         )
         for message in pulled:
             if arrived(message):
-                yield self._reply(message, parts[message.metadata.reply_to_message_id])
+                yield message, parts[message.metadata.reply_to_message_id]
 
     @property
     def _seconds_to_wait(self) -> float:
+        """Seconds to wait; all further requests of a round together wait as long as the first."""
         if self.patient:
             return math.inf
+        if self._is_repeated:
+            return self._timeout / len(PAUSES)
         return self._timeout
 
     def _reply(self, message: Message, part: Part) -> Reply:
@@ -141,25 +188,30 @@ class GridClients(Clients):
         node, users = part
         return Reply(users, reason, node=node, fault=fault)
 
-    def again(self, round_index: int, attempt: int) -> bool:
-        """Request a round again up to `RETRIES` times, whichever nodes are connected.
+    def again(self, round_index: int, attempt: int, cohort: int, absent: Sequence[str]) -> bool:
+        """Request missing replies again while their share is below that of ``min_users``.
 
-        Nothing of the round was released yet, so requesting it again costs no budget.
+        There are at most as many further requests as `PAUSES`, whichever nodes are connected: one
+        user cannot stop a run. Nothing of the round was released yet, so they cost no budget.
         """
-        if attempt >= RETRIES:
+        replies = cohort - len(absent)
+        required = math.ceil(cohort * self.min_users / self.nodes.users)
+        self._is_repeated = replies < required and attempt < len(PAUSES)
+        if self._is_repeated:
+            time.sleep(min(self._seconds_to_wait, PAUSES[attempt]))
+            return True
+        if replies < required:
             _log.warning(
-                "round %d: no reply arrived in %d attempts; it continues without any, and a release"
-                " is noise alone. If the nodes are offline, stop the run and resume it when they"
-                " are back.",
+                "round %d: too few replies arrived in %d attempts; the missing ones count as zero,"
+                " and the round spends epsilon as always. If nodes are offline, stop the run and"
+                " resume it when they are back. %s (secret) names the users.",
                 round_index + 1,
-                RETRIES + 1,
+                attempt + 1,
+                self.session.directory.path / OPERATOR,
             )
-            return False
-        _log.warning(
-            "round %d: no reply arrived; requesting it again (%d)", round_index + 1, attempt + 1
-        )
-        time.sleep(min(self._seconds_to_wait, _LONGEST_PAUSE, 0.1 * 2**attempt))
-        return True
+        if absent:
+            self.session.note_absent(round_index, absent)
+        return False
 
     def _look_for_nodes(self) -> None:
         """Continue handshakes during training, at most once a second."""
@@ -211,14 +263,20 @@ class OwnClients(GridClients):
     def read(self, message: Message, part: Part) -> Reply:
         node, users = part
         payload: Any
+        reported = dict[str, NDArray[np.float64]]()
         if self.patient:
             shapes = {name: (length,) for name, length in self._lengths.items()}
             payload = read_reply(message, self._round_index, users, shapes, "int64")
         else:
             shapes = {ROWS: (len(users), self.server.dimension)}
+            names = reported_names(self.server.sums.statistics)
+            shapes |= dict.fromkeys(names, (len(users),))
             arrays = read_reply(message, self._round_index, users, shapes, "float32", "float64")
             payload = arrays[ROWS].to(torch.float32)
-        return Reply(users, payload, read_failures(message, users), node)
+            for name in names:
+                reported[name] = arrays[name].to(torch.float64).numpy()
+        failures = read_failures(message, users)
+        return Reply(users, payload, failures, node, reported=reported)
 
 
 def run_on_grid(

@@ -24,6 +24,7 @@ try:
     from flwr.proto.node_pb2 import NodeInfo
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
     from flwr.serverapp import Grid
+    from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
     from flwr.supercore.inflatable import inflatable_object as objects
     from flwr.supercore.inflatable.inflatable_utils import (
         inflate_object_from_contents,
@@ -42,7 +43,12 @@ except ImportError as error:
         remedy = "it is not installed: pip install 'fedmf[flower]'"
     raise ImportError(f"fedmf.flower needs flwr, tried with 1.38 to 1.42; {remedy}.") from None
 
-__all__ = ["NodeInfo", "UserConfigValue", "inflate_object_from_contents"]
+__all__ = [
+    "NodeInfo",
+    "UserConfigValue",
+    "aggregate_metricrecords",
+    "inflate_object_from_contents",
+]
 
 _RUN_ID = 1
 #: Errors that Flower's link sends in place of a reply that never came.

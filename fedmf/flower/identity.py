@@ -142,9 +142,11 @@ class NodeIdentity(ServedUsers):
     def missing(self) -> int:
         return self.users - len(self._nodes)
 
-    def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
+    def gather(
+        self, grid: Grid, timeout: float, limit: float | None = None, least: int = 1
+    ) -> None:
         # Virtual nodes register together, so no more of them come after the limit.
-        super().gather(grid, min(timeout, limit or timeout))
+        super().gather(grid, min(timeout, limit or timeout), least=least)
 
     def _status(self, grid: Grid) -> str:
         return (
@@ -250,8 +252,6 @@ class ClientReportedIdentity(ClaimedUsers):
     words = "as nodes say (user_id_mod)"
     #: Type of the question: mods see no query for which the app has no function.
     question_type: ClassVar[str] = MessageType.TRAIN
-    #: Whether a node may claim several users; apps other than fedmf's own return one update a node.
-    several: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -140,13 +140,16 @@ def read_request(message: Message) -> Request:
 def answer_reply(message: Message, t: int, reply: Reply) -> Message:
     """Return a node's reply to a train message, with the users in it and their failures.
 
-    The payload is one row per user in the order of the request, or exact int64 sums by name.
+    The payload is one row per user in the order of the request, with the numbers that they report,
+    or exact int64 sums by name.
     """
     payload = reply.payload
     if isinstance(payload, str):
         raise ValueError(f"reply must hold rows or sums; got the error {payload!r}.")
     if isinstance(payload, Tensor):
         payload = {ROWS: payload}
+        for name, numbers in reply.reported.items():
+            payload[name] = torch.from_numpy(numbers)
     failures = [json.dumps(failure.to_dict()) for failure in reply.failures]
     config = ConfigRecord({"round": t, "users": list(reply.users), _FAILURES: failures})
     return Message(RecordDict({_ARRAYS: array_record(payload), CONFIG: config}), reply_to=message)
@@ -169,6 +172,18 @@ def read_failures(reply: Message, users: Collection[str]) -> list[UserFailure]:
         if failure.user in users:
             failures.setdefault(failure.user, failure)
     return list(failures.values())
+
+
+def read_number(reply: Message, key: str) -> float:
+    """Return the number of a key in the metric records of a reply; NaN for anything else."""
+    try:
+        for record in reply.content.metric_records.values():
+            value = record.get(key)
+            if isinstance(value, int | float):
+                return float(value)
+    except Exception:  # the content is untrusted: no content, an integer beyond float64
+        return math.nan
+    return math.nan
 
 
 def read_reply(

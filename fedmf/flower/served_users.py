@@ -8,6 +8,7 @@ the ways in which a user is recognized.
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import ClassVar, Final
 
 from flwr.serverapp import Grid
 
+_log = logging.getLogger("fedmf")
 #: Seconds between two looks for nodes.
 _PAUSE = 0.2
 #: Seconds before the first report that users are missing, and between two reports.
@@ -22,6 +24,18 @@ _FIRST_REPORT = 2.0
 _BETWEEN_REPORTS = 10.0
 #: Most lines that one look for nodes reports.
 MOST_LINES: Final = 20
+
+
+def first_names(users: Sequence[str]) -> str:
+    """Return the first users of a list in words.
+
+    >>> first_names(["ann", "bob"])
+    "'ann', 'bob'"
+    """
+    names = ", ".join(map(repr, users[:MOST_LINES]))
+    if len(users) > MOST_LINES:
+        return f"{names} and {len(users) - MOST_LINES:,} more"
+    return names
 
 
 class ServedUsers(ABC):
@@ -39,10 +53,12 @@ class ServedUsers(ABC):
         words: how users are recognized, in the words of a statement.
         resumable: whether a stopped run can be continued, because users are recognized when nodes
             come back.
+        several: whether a node may serve several users, such as those with rows in its file.
     """
 
     words: ClassVar[str] = "as they are on the list"
     resumable: ClassVar[bool] = True
+    several: ClassVar[bool] = False
 
     def __init__(
         self, user_list: Sequence[str], report: Callable[[str], None] = lambda _: None
@@ -82,24 +98,33 @@ class ServedUsers(ABC):
         self.listen(grid)
         self.settle()
 
-    def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
+    def unserved(self) -> list[str]:
+        """Return the users whom no node serves now."""
+        served = self.nodes_of(dict(enumerate(self.user_list)))
+        return [user for user in self.user_list if user not in served]
+
+    def gather(
+        self, grid: Grid, timeout: float, limit: float | None = None, least: int = 1
+    ) -> None:
         """Wait until every node has answered and every user is served, at most ``limit`` seconds.
 
         All answers within that time count as simultaneous, so that no node gets a user because it
         is quicker than another. Flower may list only part of the nodes at first, so nodes that
         appear later are asked later. After ``limit``, training continues with the users that are
-        served; only if there are none, the wait lasts up to ``timeout``.
+        served; only if they are fewer than ``least``, the wait lasts up to ``timeout``.
 
         Args:
             grid: the grid of the nodes.
-            timeout: seconds after which it is an error if no user is served.
+            timeout: seconds after which it is an error if fewer users are served.
             limit: seconds to wait for all users; default: ``timeout``.
+            least: the least number of users.
 
         Raises:
-            RuntimeError: no user of the user list is served in time.
+            RuntimeError: fewer users of the user list are served in time.
         """
         start = time.monotonic()
         next_report = _FIRST_REPORT
+        are_named = False
         if limit is None or limit > timeout:
             limit = timeout
         while True:
@@ -107,26 +132,36 @@ class ServedUsers(ABC):
             waited = time.monotonic() - start
             if not self.silent or waited >= limit:
                 self.settle()
-                complete = not self.silent and not self.missing
-                some_served = self.missing < self.users
-                if complete or waited >= timeout or (waited >= limit and some_served):
+                all_claimed = not self.silent and not self.missing
+                if waited >= timeout:
+                    break
+                if (all_claimed or waited >= limit) and self._serve(least):
                     break
             if waited >= next_report:
                 next_report = waited + _BETWEEN_REPORTS
                 self.report(f"waiting for users: {self._status(grid)}")
+            if waited >= limit and not are_named:
+                are_named = True
+                _log.warning(
+                    "waiting for users whom no node serves: %s. At least %d users must be served"
+                    " (execution.min-users).",
+                    first_names(self.unserved()),
+                    least,
+                )
             deadline = timeout
             if waited < limit:
                 deadline = limit
             time.sleep(min(_PAUSE, max(0.0, deadline - waited)))
-        if self.missing == self.users:
+        if not self._serve(least):
             raise RuntimeError(
-                f"no user can be asked after {timeout:g} s of waiting: {self._status(grid)}."
+                f"served users must be at least {least} (min_users) before the first round; after"
+                f" {timeout:g} s of waiting, {self._status(grid)}. Not served:"
+                f" {first_names(self.unserved())}. Start their nodes, or set min_users of Execution"
+                " (key execution.min-users)."
             )
-        if self.missing:
-            self.report(
-                f"{self.missing} of {self.users} users are not served by any node that answered in"
-                " time"
-            )
+
+    def _serve(self, least: int) -> bool:
+        return self.users - len(self.unserved()) >= least
 
     def _status(self, grid: Grid) -> str:
         """Count connected nodes and served users, for messages to the operator."""

@@ -12,18 +12,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import GridClients, Part
+from fedmf.flower.compat import aggregate_metricrecords
 from fedmf.flower.identity import NodeIdentity
 from fedmf.flower.inner_rule import HANDLED, InnerRule, base_of, check_inner, with_values
 from fedmf.flower.layout import ArrayLayout
+from fedmf.flower.messages import read_number
 from fedmf.flower.screen import say, say_plan, say_round, warn, without_client_errors
 from fedmf.flower.served_users import ServedUsers
 from fedmf.flower.strategy_memory import StrategyMemory
@@ -36,18 +40,33 @@ from fedmf.runs.loop import OnRound, Reply, RoundRecord, TrainingLoop
 from fedmf.runs.outputs import metric_columns
 from fedmf.runs.run import Execution, MechanismConfig, Run
 from fedmf.runs.session import Session
+from fedmf.runs.statistics.client_metric import ClientMetric
 from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
 from fedmf.runs.statistics.statistic import Statistic
 from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
 
-_NO_EVALUATION: Final = "clients are not asked to evaluate: their reports would carry no noise"
+_NO_EVALUATION: Final = (
+    "clients are not asked to evaluate, as their reports carry no noise; ClientMetric(...,"
+    " reply='evaluate') among extra_releases asks for one with noise"
+)
+_EVALUATION: Final = "the cohort evaluates each model before it trains it"
+_NO_AGGREGATION: Final = "metrics of clients carry no noise; ClientMetric releases their means"
 #: Methods of a strategy that Flower's loop calls and the private loop does not, with the remedy.
 _NOT_CALLED: Final = {
     "start": "CorrelatedNoise has its own: move your additions into its on_round or evaluate_fn",
     "configure_evaluate": _NO_EVALUATION,
-    "aggregate_evaluate": _NO_EVALUATION,
+    "aggregate_evaluate": _NO_AGGREGATION,
 }
+#: Methods of a strategy that are not forwarded, since only rounds may call them.
+_OF_A_ROUND: Final = (
+    "configure_train",
+    "aggregate_train",
+    "configure_evaluate",
+    "aggregate_evaluate",
+)
+#: Public attributes of the wrapper; a strategy may have others of these names.
+_OWN: Final = ("inner", "identity", "run_dir", "stopped")
 
 
 class Cohort:
@@ -79,7 +98,8 @@ class AppClients(GridClients):
         session, nodes, grid, timeout: see `GridClients`.
         layout: layout of the model.
         inner: the strategy that writes the messages.
-        train_config: the configuration that it sends to clients.
+        train_config: the configuration that it sends to clients for training.
+        evaluate_config: that for evaluation.
         replies: "models" or "differences".
     """
 
@@ -92,6 +112,7 @@ class AppClients(GridClients):
         layout: ArrayLayout,
         inner: FedAvg,
         train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
         replies: str,
     ) -> None:
         super().__init__(session, nodes, grid, timeout)
@@ -102,7 +123,12 @@ class AppClients(GridClients):
         self._models = 0
         self._differences = 0
         self._sent = torch.empty(0)  # the model in the messages of this round
+        #: The last round of training and of evaluation with its messages by node.
+        self._written = dict[str, tuple[int, dict[int, Message]]]()
         self._train_config = train_config
+        self._evaluate_config = evaluate_config
+        self._metrics = client_metrics(session)
+        self._evaluated: dict[Part, dict[str, NDArray[np.float64]]] = {}  # in this round
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -117,37 +143,58 @@ class AppClients(GridClients):
     ) -> list[tuple[Message, Part]]:
         """Return the messages of the inner strategy to the nodes of the cohort.
 
+        The strategy is called once a round, as by Flower's loop, since it may change a learning
+        rate each time; a further request of the round repeats its messages.
+
         Raises:
             RuntimeError: the inner strategy writes to other nodes, or to one twice.
         """
         arrays = self.arrays
-        nodes = list(by_node)
         self._sent = self._layout.flat(arrays, self._layout.number)
+        return self._asking("train", round_index, arrays, by_node)
+
+    def _asking(
+        self,
+        what: Literal["train", "evaluate"],
+        round_index: int,
+        arrays: ArrayRecord,
+        by_node: Mapping[int, list[str]],
+    ) -> list[tuple[Message, Part]]:
+        """Return the messages of the inner strategy that ask nodes to train or to evaluate."""
+        nodes = list(by_node)
         if not nodes:
             return []
+        written, by_first_node = self._written.get(what, (-1, {}))
+        if written == round_index and by_first_node:
+            return _repeated(by_first_node, by_node)
+        configure = self._inner.configure_train
+        config = self._train_config
+        if what == "evaluate":
+            configure = self._inner.configure_evaluate
+            config = self._evaluate_config
         # The strategy must take every node that it sees: the cohort decides, not its fractions.
-        with with_values(
-            self._inner,
-            fraction_train=1.0,
-            min_train_nodes=len(nodes),
-            min_available_nodes=len(nodes),
-        ):
+        values: dict[str, Any] = {f"fraction_{what}": 1.0, f"min_{what}_nodes": len(nodes)}
+        with with_values(self._inner, min_available_nodes=len(nodes), **values):
             cohort: Any = Cohort(self.grid, nodes)
-            messages = list(
-                self._inner.configure_train(round_index + 1, arrays, self._train_config, cohort)
-            )
+            messages = list(configure(round_index + 1, arrays, config, cohort))
         targets = [message.metadata.dst_node_id for message in messages]
         if sorted(targets) != sorted(nodes):
             raise RuntimeError(
                 f"strategy {type(self._inner).__name__} must ask each of the {len(nodes)} nodes of"
-                f" the cohort once to train; it asks {len(targets)}."
+                f" the cohort once to {what}; it asks {len(targets)}."
             )
+        self._written[what] = round_index, dict(zip(targets, messages, strict=True))
         pairs = list[tuple[Message, Part]]()
         for message, node in zip(messages, targets, strict=True):
             pairs.append((message, (node, tuple(by_node[node]))))
         return pairs
 
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+        self._evaluated = {}
+        if any(metric.reply == "evaluate" for metric in self._metrics):
+            messages = self._asking("evaluate", round_index, self.arrays, self.by_node(cohort))
+            for message, part in self.answers(messages):
+                self._evaluated[part] = self._numbers(message, "evaluate")
         yield from super().ask(round_index, cohort)
         if not self._is_judged and self._models + self._differences > 0:
             self._is_judged = True
@@ -163,14 +210,42 @@ class AppClients(GridClients):
         """Decode a reply; the update of its user is the model received minus the model sent."""
         node, users = part
         numbers = self._layout.read(message)
+        reported = self._numbers(message, "train") | self._evaluated.get(part, {})
         if self._replies == "differences":
-            return Reply(users, numbers[None], node=node)
+            return Reply(users, numbers[None], node=node, reported=reported)
         if not self._is_judged:
             if looks_like_difference(numbers, self._sent):
                 self._differences += 1
             else:
                 self._models += 1
-        return Reply(users, numbers[None], node=node, origin=self._sent)
+        return Reply(users, numbers[None], node=node, origin=self._sent, reported=reported)
+
+    def _numbers(self, message: Message, reply: str) -> dict[str, NDArray[np.float64]]:
+        """Return the numbers of a user's reply of one kind for the client metrics, NaN for none."""
+        numbers = dict[str, NDArray[np.float64]]()
+        for metric in self._metrics:
+            if metric.reply == reply:
+                numbers[metric.name] = np.array([read_number(message, metric.metric)])
+        return numbers
+
+
+def _repeated(
+    written: Mapping[int, Message], by_node: Mapping[int, list[str]]
+) -> list[tuple[Message, Part]]:
+    """Return the messages of a round once more, to a node that is new that of another node."""
+    first = next(iter(written.values()))
+    pairs = list[tuple[Message, Part]]()
+    for node, users in by_node.items():
+        earlier = written.get(node, first)
+        metadata = earlier.metadata
+        message = Message(earlier.content, node, metadata.message_type, group_id=metadata.group_id)
+        pairs.append((message, (node, tuple(users))))
+    return pairs
+
+
+def client_metrics(session: Session) -> list[ClientMetric]:
+    """Return the metrics of clients that a run releases."""
+    return [each for each in session.run.statistics if isinstance(each, ClientMetric)]
 
 
 def looks_like_difference(reply: Tensor, sent: Tensor) -> bool:
@@ -220,7 +295,8 @@ class CorrelatedNoise:
     minus model sent, are clipped together over all trained arrays, summed, divided by the planned
     users of a round (never by numbers of examples) and noised; the inner strategy sees one reply
     with the noisy mean, so its server rule (momentum, Adam, …) is post-processing. Every round is
-    committed before anyone sees its model. Arrays of integers stay unchanged.
+    committed before anyone sees its model. Arrays of integers stay unchanged. Other attributes and
+    methods are those of the inner strategy.
 
     Args:
         strategy: a new FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad or FedYogi.
@@ -235,7 +311,8 @@ class CorrelatedNoise:
             ``step``; the strategy must then be one without a rule, FedAvg or FedProx.
         clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms after the first round,
             under the same ε.
-        extra_releases: values of `fedmf.runs.Statistic` that are released under the same ε.
+        extra_releases: values of `fedmf.runs.Statistic` that are released under the same ε, such as
+            `fedmf.ClientMetric`.
         frozen: arrays that are neither trained nor noised: names, or patterns such as
             ``"features.*"``, in which ``*`` stands for any characters, dots too.
         tied: whether equal arrays are one under several names, such as an embedding that is also
@@ -307,6 +384,26 @@ class CorrelatedNoise:
         self.stopped = ""
         self._is_restored = False  # whether the strategy is as after the last committed round
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute or method of the inner strategy."""
+        inner = vars(self).get("inner")
+        if inner is None or name.startswith("_"):
+            raise AttributeError(f"CorrelatedNoise has no attribute {name!r}.")
+        if name in _OF_A_ROUND:
+            raise AttributeError(
+                f"CorrelatedNoise has no {name}: rounds run in start. Call it on the inner"
+                f" strategy: strategy.inner.{name}(...)."
+            )
+        return getattr(inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute that the inner strategy has there, unless this class has it too."""
+        is_own = name in _OWN or name.startswith("_")
+        if not is_own and hasattr(self.inner, name):
+            setattr(self.inner, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def _run(self, layout: ArrayLayout) -> Run:
         task = FlowerAppTask(
             layout, self.identity.user_list, self.identity.words, replies=self._replies
@@ -354,7 +451,8 @@ class CorrelatedNoise:
                 a run is continued, it is restored as it was after the last committed round, and so
                 are attributes of the strategy; entries with other values than at the start of the
                 run keep these.
-            evaluate_config: not used, because clients are not asked to evaluate.
+            evaluate_config: the same for evaluation, which clients are only asked for by
+                ``ClientMetric(…, reply="evaluate")``; it is not restored.
             evaluate_fn: called with the number of a round and its released model; returns metrics
                 for the result and `RoundRecord.metrics`. They are recorded, so the result of a run
                 that is continued has those of earlier rounds.
@@ -382,13 +480,16 @@ class CorrelatedNoise:
             layout,
             self.inner,
             train_config,
+            evaluate_config or ConfigRecord(),
             self._replies,
         )
         result = recorded_result(session)
         self.inner.summary()
-        say(f"{type(self.inner).__name__} made private; {_NO_EVALUATION}")
+        evaluates = any(metric.reply == "evaluate" for metric in client_metrics(session))
+        about_evaluation = _EVALUATION if evaluates else _NO_EVALUATION
+        say(f"{type(self.inner).__name__} made private; {about_evaluation}")
         say_plan(session)
-        for line in parts_without_effect(self.inner):
+        for line in parts_without_effect(self.inner, evaluates):
             warn(line)
         callbacks = AppCallbacks(session, clients, result, evaluate_fn, should_stop, on_round)
         loop = TrainingLoop(session, clients, callbacks.after_round, callbacks.evaluate)
@@ -469,6 +570,7 @@ class AppCallbacks:
 
     def after_round(self, record: RoundRecord) -> bool:
         """Call the callbacks after a round; returns whether one of them ends the run."""
+        put_client_metrics(self.result, self.session, record.rounds)
         if record.report is not None:
             say_round(record.rounds, record.horizon, record.metrics)
             if self._should_stop(record.rounds):
@@ -496,17 +598,35 @@ def recorded_result(session: Session) -> Result:
     result = Result()
     own_columns = metric_columns(None, session.run.statistics)
     for server_round, row in session.metrics.items():
+        put_client_metrics(result, session, server_round)
         recorded = {name: value for name, value in row.items() if name not in own_columns}
         if recorded:
             result.evaluate_metrics_serverapp[server_round] = MetricRecord(recorded)
     return result
 
 
-def parts_without_effect(inner: FedAvg) -> Iterator[str]:
+def put_client_metrics(result: Result, session: Session, server_round: int) -> None:
+    """Put the released metrics of clients after a round into a result.
+
+    A mean has the name of its metric, and the standard deviation of its noise that with ``_std``.
+    """
+    row = session.metrics.get(server_round, {})
+    for metric in client_metrics(session):
+        records = result.train_metrics_clientapp
+        if metric.reply == "evaluate":
+            records = result.evaluate_metrics_clientapp
+        for column in metric.columns:
+            if row.get(column) is not None:
+                record = records.setdefault(server_round, MetricRecord())
+                record[column.removeprefix("client_")] = row[column]
+
+
+def parts_without_effect(inner: FedAvg, evaluates: bool = False) -> Iterator[str]:
     """Yield a line for each part of a strategy that is never called, with the remedy.
 
     Args:
         inner: the wrapped strategy.
+        evaluates: whether clients are asked to evaluate.
 
     Guarantees:
         The lines depend only on the code of the strategy.
@@ -515,9 +635,11 @@ def parts_without_effect(inner: FedAvg) -> Iterator[str]:
     if base is None:
         raise ConfigError(f"strategy must be one of Flower's means; got {type(inner).__name__}.")
     for method, why in _NOT_CALLED.items():
+        if evaluates and method == "configure_evaluate":
+            continue
         if getattr(type(inner), method) is not getattr(base, method):
             yield f"{type(inner).__name__}.{method} is never called: {why}"
-    if inner.train_metrics_aggr_fn is not base().train_metrics_aggr_fn:
+    if inner.train_metrics_aggr_fn is not aggregate_metricrecords:
         yield (
             "train_metrics_aggr_fn is not called: metrics that clients report of training carry no"
             " noise"

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, Final
 
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise.key import KEY_HEADER, NoiseKey
 
 #: Beginning of the name of a directory that is being created.
@@ -105,7 +105,6 @@ def create_directory(
     what: str,
     fill: Callable[[Path], object],
     mode: int = 0o700,
-    error: type[ValueError] = ConfigError,
 ) -> None:
     """Create a directory with its first files.
 
@@ -117,11 +116,10 @@ def create_directory(
         what: name of the directory in messages, such as "state directory".
         fill: writes the files durably into the directory that it is given.
         mode: permissions of the directory.
-        error: class of the error.
 
     Raises:
-        ValueError: of class `error`: there are other files, or the directory cannot be written.
-            Errors of `fill` that are not of the operating system pass. Nothing is left behind.
+        ConfigError: there are other files, or the directory cannot be written. Errors of `fill`
+            that are not of the operating system pass. Nothing is left behind.
 
     Guarantees:
         After a crash the directory is whole, or absent.
@@ -137,7 +135,7 @@ def create_directory(
     """
     try:
         if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
-            raise error(f"{what} {path} must be new or empty; it contains other files.")
+            raise ConfigError(f"{what} {path} must be new or empty; it contains other files.")
         path.parent.mkdir(parents=True, exist_ok=True)
         for unfinished in path.parent.glob(f"{_UNFINISHED}*"):
             with contextlib.suppress(FileNotFoundError):  # another process may be tidying up
@@ -152,8 +150,8 @@ def create_directory(
         finally:
             shutil.rmtree(building, ignore_errors=True)
         sync_directory(path.parent)
-    except OSError as failure:
-        raise error(f"{what} {path} cannot be created: {failure.strerror or failure}.") from None
+    except OSError as error:
+        raise ConfigError(f"{what} {path} cannot be created: {error.strerror or error}.") from None
 
 
 def require_free(path: Path) -> None:
@@ -222,14 +220,15 @@ def load_key(path: Path) -> NoiseKey:
         path: of the key file.
 
     Raises:
-        ConfigError: the file cannot be read, others can read or write it (checked on the open
-            file), or it is damaged. The message is one line and does not show the key.
+        ConfigError: the file cannot be read or is damaged. The message is one line and does not
+            show the key.
+        LedgerError: others can read or write it (checked on the open file).
     """
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
-                raise ConfigError(
+                raise LedgerError(
                     f"cannot use noise key {path}: mode (of the key file) must be 0600; got"
                     f" {mode:04o}. Others may have read the key: start a new run with a new key."
                 )

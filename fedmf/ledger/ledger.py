@@ -609,13 +609,22 @@ class Ledger:
         _nul_terminated(newcomers)
         self.histories.check(t, users)
 
-    def commit_round(self, t: int, users: Sequence[str], state: bytes | None = None) -> None:
+    def commit_round(
+        self,
+        t: int,
+        users: Sequence[str],
+        state: bytes | None = None,
+        about: Mapping[str, Any] | None = None,
+        content: bytes = b"",
+    ) -> None:
         """Record one round durably, or not at all.
 
         Args:
             t: exactly one more than the last committed round (0 for the first), below n.
             users: the ids of the users with updates in the round; no duplicates.
             state: the whole state after the round; None leaves the last one.
+            about: facts about the round, JSON-able.
+            content: the release of the round; empty for none.
 
         Raises:
             ParticipationViolation: a round out of turn, or a user who takes part twice in the
@@ -627,7 +636,8 @@ class Ledger:
         """
         self.check_round(t, users)
         keys, newcomers = self.histories.keys(users)
-        self._commit(f"round {t + 1}", sorted(keys), newcomers, 1, t + 1, state)
+        what = f"round {t + 1}"
+        self._commit(what, sorted(keys), newcomers, 1, t + 1, state, about, content)
         for user in users:
             self.histories.record(user, t)
 

@@ -3,11 +3,11 @@
 High-water marks say how far a run or stream was released, so that older copies of it are not
 continued. Two small files are written after each commit. One is next to the ledger: a ledger whose
 newest commits are missing (a flipped bit in SQLite's log, a log that was not copied) holds fewer
-than it says. The other is on this machine, in ``$XDG_STATE_HOME/fedmf/marks/`` (by default
-``~/.local/state/fedmf/marks/``), which is not copied and restored with a run: an older copy, or a
-copy of which another was continued, holds fewer commits, or other ones. Noise never depends on a
-mark: copies that continue on two machines draw from different sub-keys, because each opening has
-random bits of its own.
+than it says. The other is on this machine, in ``$FEDMF_MARKS`` or ``$XDG_STATE_HOME/fedmf/marks/``
+(by default ``~/.local/state/fedmf/marks/``), which is not copied and restored with a run: an older
+copy, or a copy of which another was continued, holds fewer commits, or other ones. Noise never
+depends on a mark: copies that continue on two machines draw from different sub-keys, because each
+opening has random bits of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fedmf.errors import LedgerError, PlatformError
+from fedmf.errors import BusyError, LedgerError, PlatformError
 from fedmf.ledger.signals import held_back
 from fedmf.noise.key import NoiseKey
 
@@ -36,6 +36,7 @@ _LINE: Final = re.compile(rb"(\d{12}) ([0-9a-f]{64})\n")
 _START: Final = b"%012d %s\n" % (0, b"0" * 64)
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]+")
 _SEEN: Final = "this machine has seen"
+_NO_MARK: Final = "%s: this machine has no mark of it (%s): make sure that it is the newest copy"
 #: Attempts to read a mark, which may be read while it is written.
 _ATTEMPTS: Final = 3
 
@@ -68,7 +69,8 @@ class WriterLock:
         path: of a ledger, or of another file that one process at a time may write.
 
     Raises:
-        LedgerError: the folder is not writable, or another process has the lock.
+        LedgerError: the folder is not writable.
+        BusyError: another process has the lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +83,7 @@ class WriterLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._descriptor)
-            raise LedgerError(
+            raise BusyError(
                 f"{path} is being written by another process. Wait for it to end or stop it."
             ) from None
         self._held = True
@@ -158,7 +160,7 @@ class HighWaterMark:
         remembered: whether there is a mark on this machine.
 
     Raises:
-        LedgerError: another process has a copy of the run or stream open.
+        BusyError: another process has a copy of the run or stream open.
     """
 
     def __init__(self, ledger: Path, key: NoiseKey | None, remembered: bool = True) -> None:
@@ -166,12 +168,13 @@ class HighWaterMark:
         self._here = -1
         self._machine = -1
         self._machine_file: Path | None = None
+        self._remembered = remembered and key is not None and not key.public
         if key is None:
             return
         with contextlib.suppress(OSError):
             self._here = os.open(_mark_file(ledger), os.O_RDWR | os.O_CLOEXEC)
         folder = marks_folder()
-        if remembered and not key.public and folder is not None:
+        if self._remembered and folder is not None:
             self._open_mark_of_machine(folder, key.fingerprint)
 
     def _open_mark_of_machine(self, folder: Path, name: str) -> None:
@@ -184,7 +187,7 @@ class HighWaterMark:
             fcntl.flock(self._machine, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            raise LedgerError(
+            raise BusyError(
                 f"{self._ledger.parent} must be the only open copy of its run; another process has"
                 " one open. Wait for it to end or stop it."
             ) from None
@@ -234,6 +237,8 @@ class HighWaterMark:
     def check(self, marks: Mapping[str, Progress], chains: Sequence[bytes]) -> None:
         """Check that a ledger holds the commits that its marks state.
 
+        Logs a warning if this machine has no mark of a ledger with commits.
+
         Args:
             marks: from `read`.
             chains: chain value of each commit.
@@ -241,6 +246,8 @@ class HighWaterMark:
         Raises:
             LedgerError: it holds fewer commits, or other ones.
         """
+        if self._remembered and chains and _SEEN not in marks:
+            _log.warning(_NO_MARK, self._ledger.parent, marks_folder())
         for mark, progress in marks.items():
             if progress.is_held_by(chains):
                 continue
@@ -291,6 +298,9 @@ def progress_seen_here(fingerprint: str) -> Progress | None:
 
 def marks_folder() -> Path | None:
     """Return the folder of the marks of this machine; None without a home directory."""
+    named = os.environ.get("FEDMF_MARKS")
+    if named:
+        return Path(named).absolute()
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         try:

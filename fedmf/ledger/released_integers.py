@@ -45,7 +45,7 @@ def create_folder(folder: Path, plan: Mapping[str, Any], files: Mapping[str, byt
         for name, content in files.items():
             write_durably(building / name, content)
 
-    create_directory(folder, "folder of releases", fill, error=LedgerError)
+    create_directory(folder, "folder of releases", fill)
 
 
 def part(

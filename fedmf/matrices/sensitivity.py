@@ -388,7 +388,7 @@ def methods(problem: SensitivityProblem) -> Iterator[Sensitivity]:
     k = problem.participation.max_participations
     b = problem.participation.min_separation
     if k == 1 or problem.bands <= b:
-        reason = "columns b apart orthogonal (p <= b)"
+        reason = "rounds of one user share no band of C (p <= b)"
         if k == 1:
             reason = "single participation"
         value = float(np.sqrt(best_separated_sum(problem.squares(), k, b)))
@@ -466,8 +466,8 @@ def sensitivity_of(factorization: Factorization, participation: Participation) -
 
     >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> sensitivity_of(Toeplitz([1.0, 0.5], 4), Participation(4, 2, 2))
-    Sensitivity(value=1.5811388300841898, kind='exact', case='columns b apart orthogonal (p <= b):
-    ...')
+    Sensitivity(value=1.5811388300841898, kind='exact', case='rounds of one user share no band of C
+    (p <= b): ...')
     """
     if factorization.rounds != participation.rounds:
         raise ValueError(

@@ -41,6 +41,8 @@ _MOST_ENTRIES = 2**21
 # There are n·p coefficients: at n = 4000, p = 64 takes a minute and p = 400 several.
 _WIDEST = 64
 _MOST_BY_DEFAULT = 2**18
+# Relative to the loss. Another 1e-6 of the error takes twice the time.
+_TOLERANCE = 1e-8
 
 
 def _inverse_row_norms_of(band: Any) -> Any:
@@ -226,10 +228,7 @@ def _minimised(
 
     x = np.concatenate([theta, start.reshape(-1)])
     for order in orders:
-        tolerance = 1e-9
-        if order == orders[-1]:
-            tolerance = 2e-12
-        x = optimise(partial(loss, order=order), x, tolerance=tolerance)
+        x = optimise(partial(loss, order=order), x, tolerance=_TOLERANCE)
     optimum = float(loss(torch.tensor(x), orders[-1]))
     start_mean = log_mean(variances(torch.tensor(start)), queries, orders[-1])
     if optimum >= float(start_mean + np.log(max(1, theta.size))):
@@ -237,7 +236,7 @@ def _minimised(
     return x[theta.size :].reshape(start.shape), norms_of_blocks(torch.tensor(x)).numpy()[block]
 
 
-cached_banded = disk_cached(banded, version=7)
+cached_banded = disk_cached(banded, version=8)
 
 
 def _affordable_bands(request: DesignRequest, values: Values) -> float:

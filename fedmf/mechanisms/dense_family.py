@@ -22,7 +22,7 @@ from fedmf.matrices.arrays import Array, Vector
 from fedmf.matrices.factorization import Dense, Factorization, normalized
 from fedmf.matrices.sensitivity import count_patterns, pattern_layers
 from fedmf.matrices.toeplitz import Diagonal
-from fedmf.mechanisms.banded_family import banded, cached_banded, counting_all_rows
+from fedmf.mechanisms.banded_family import cached_banded, counting_all_rows
 from fedmf.mechanisms.closed_forms import workload_diagonal
 from fedmf.mechanisms.design_cache import disk_cached, single_threaded
 from fedmf.mechanisms.lower_factor import lower_factor
@@ -103,7 +103,8 @@ def dense(
             pi, v = _worst_weights(A)
             A = np.sqrt(pi)[:, None] * A
         return Dense(lower_factor(single_participation_gram(A.T @ A, v)))
-    start = banded(min(b, n), participation, workload, objective).materialize()
+    plain = DesignRequest(participation, workload, objective).target
+    start = cached_banded(min(b, n), *plain, False).materialize()
     candidates = [Dense(start)]
     if count_patterns(n, k, b) * k**2 <= _MOST_PAIRS:
         candidates.append(Dense(refined(start, queries, participation, objective)))
@@ -288,7 +289,7 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
     return workload_diagonal(queries)
 
 
-_dense = disk_cached(dense, version=5)
+_dense = disk_cached(dense, version=6)
 
 
 def _of_equal_norms(request: DesignRequest, values: Values) -> Factorization:

@@ -34,8 +34,8 @@ from fedmf.participation import Participation
 Row = dict[str, Any]
 #: The mechanisms of a comparison without names, from the simplest to the smallest error.
 DEFAULT_MECHANISMS: Final = ("identity", "cgd", "bisr", "blt", "banded-toeplitz", "banded", "dense")
-# Smaller differences in error rarely show in the accuracy of a model.
-_NEGLIGIBLE: Final = 0.05
+#: Smaller differences in error do not show in the accuracy of a model (docs/results/benchmark.md).
+NEGLIGIBLE: Final = 0.05
 # A coordinate of one round on one 2.5 GHz core, measured with simulations/benchmarks/noise.py.
 _NANOSECONDS_PER_DRAW: Final = 10.0
 _NANOSECONDS_PER_STORED: Final = 2.0
@@ -44,8 +44,9 @@ _NANOSECONDS_PER_STORED: Final = 2.0
 _SIZES: Final = {"bands": 1, "buffers": 0}
 # Makes up for a product and a quotient that were rounded up.
 _DOWN: Final = 1 - 2.0**-50
-# Processor seconds for which this process works alone: starting others takes as long.
-_ALONE: Final = 1.0
+# Processor seconds for which this process works alone: others would have to load torch and SciPy,
+# which takes each of them half as long.
+_ALONE: Final = 3.0
 
 
 def design(
@@ -198,13 +199,24 @@ def _check_sampling(sampling: str, epsilon: float | None, memory_vectors: int | 
 
 
 def recommended(rows: Sequence[Row]) -> Row:
-    """The row with the fastest noise among those within 5 % of the smallest error.
+    """The row with the fastest noise among those of nearly the smallest error.
 
-    Of rows with equally fast noise, it is the one with the smallest error.
+    Mechanisms that optimise every entry of C do not count, unless there are no others: they show
+    what is possible, and take minutes in longer runs. Of the others, those within 5 % of their
+    smallest error are compared, and of equally fast ones the one with the smallest error is taken.
     """
-    least = min(row["objective_error"] for row in rows)
-    near = [row for row in rows if row["objective_error"] <= least * (1 + _NEGLIGIBLE)]
+    candidates = [row for row in rows if not _is_entrywise(row)] or rows
+    least = min(row["objective_error"] for row in candidates)
+    near = [row for row in candidates if row["objective_error"] <= least * (1 + NEGLIGIBLE)]
     return min(near, key=lambda row: (row["nanoseconds_per_coordinate"], row["objective_error"]))
+
+
+def _is_entrywise(row: Row) -> bool:
+    """Whether every entry of the row's C is free; False for a C of the caller's own."""
+    try:
+        return variant_of(row["mechanism"]).family.entrywise
+    except ValueError:
+        return False
 
 
 def _compared(queries: ToeplitzWorkload, sampling: str, all_mechanisms: bool) -> list[str]:
@@ -417,7 +429,7 @@ def rows_of(
             otherwise.
         row_of: computes a row, or raises a `ValueError`; with several processes it must be
             picklable.
-        processes: the largest number of processes for the rows that are left after a second of
+        processes: the largest number of processes for the rows that are left after three seconds of
             work; 1 for this process alone, None for one per core.
         progress: called with the name of each row before it is computed here, or once another
             process has computed it.

@@ -52,6 +52,8 @@ _LARGEST_NORMALIZED_COMPARED = 16_384
 # The largest n at which bands and another parameter of a normalised variant are searched together.
 _LARGEST_NORMALIZED_SEARCH: Final = 4096
 _NORMALIZED: Final = "normalized-"
+# Modules without mechanisms that bring torch or much of SciPy.
+_LOADED_WHEN_NEEDED: Final = ("optimise", "amplified_noise", "amplified_search")
 
 
 @dataclass(frozen=True)
@@ -555,7 +557,7 @@ def _load() -> None:
     """Import every module of mechanisms, which register themselves."""
     package = Path(__file__).parent
     for path in sorted(package.glob("[a-z]*.py")):
-        if path.stem != "optimise":  # brings torch, and waits until a search needs it
+        if path.stem not in _LOADED_WHEN_NEEDED:
             import_module(f"fedmf.mechanisms.{path.stem}")
 
 

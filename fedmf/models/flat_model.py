@@ -9,18 +9,16 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-#: Names of buffers in which normalisation layers keep statistics of the data.
-_STATISTICS: Final = re.compile(r"(^|\.)(running_(mean|var)|num_batches_tracked)$")
+from fedmf.models.frozen import refuse_live_statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +31,9 @@ class FlatModel:
     stays one.
 
     Raises:
-        ValueError: the module keeps statistics of data (a BatchNorm's would leave the client
-            unclipped and without noise), is lazy, has sparse gradients, trains a parameter that is
-            not float32, or none at all.
+        ValueError: the module uses statistics of a batch (a BatchNorm that is not frozen would
+            leave the client unclipped and without noise), is lazy, has sparse gradients, trains a
+            parameter that is not float32, or none at all.
     """
 
     module: nn.Module
@@ -54,13 +52,7 @@ class FlatModel:
                     "model must have dense gradients, which are clipped and noised; got sparse=True"
                     f" in {name!r}. Leave it out."
                 )
-        for name, _ in self.module.named_buffers():
-            if _STATISTICS.search(name):
-                raise ValueError(
-                    f"model must keep no running statistics; got {name!r}. Statistics such as"
-                    " BatchNorm's would be released without clipping or noise: use GroupNorm or"
-                    " LayerNorm."
-                )
+        refuse_live_statistics(self.module)
         for name, parameter in self.trained.items():
             if parameter.dtype != torch.float32:
                 raise ValueError(
@@ -109,6 +101,17 @@ class FlatModel:
             if not p.requires_grad:
                 constants[name] = p.detach()
         constants.update(self.module.named_buffers())
+        return constants
+
+    @property
+    def constant_state(self) -> dict[str, Tensor]:
+        """The constants in the module's state, by the names of the user's own module."""
+        trained = self._names_by_identity
+        state: dict[str, Any] = self.module.state_dict(keep_vars=True)
+        constants: dict[str, Tensor] = {}
+        for name, tensor in state.items():
+            if isinstance(tensor, Tensor) and id(tensor) not in trained:
+                constants[self._own_name(name)] = tensor.detach()
         return constants
 
     @property

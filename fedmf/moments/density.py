@@ -124,7 +124,7 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
     trace_variance = raw.trace_variance()
     share = max(dimension - 2, 0) / max(dimension, 1)
     noise = share * np.maximum(raw.error_square() - trace_variance / d, 0.0)
-    rho = np.minimum(1.0, noise / np.maximum(spread, np.finfo(np.float64).tiny))
+    rho = noise / np.maximum(np.maximum(spread, noise), np.finfo(np.float64).tiny)
     shrunk = (1 - rho)[..., None] * values + rho[..., None] * centre
     error = np.sqrt(trace_variance / d * ((1 - rho) ** 2 * (1 - 1 / d) + 1 / d))[..., None]
     lifted = error * _lifted(shrunk / error)

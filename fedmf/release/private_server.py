@@ -6,6 +6,7 @@ of a run passes sums and users to it; only afterwards does anything else see the
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -230,6 +231,12 @@ class PrivateServer:
     def statistics(self) -> Mapping[str, Mapping[str, Any]]:
         """The state of each statistic, by name."""
         return self._state.statistics
+
+    def statistic_std(self, statistic: ReleasedStatistic) -> float:
+        """Return the standard deviation of the noise of the last released mean of a statistic."""
+        std = self.plan.relative_noise_std * statistic.factor * statistic.summed().bound
+        variance = float(self._row_variances[max(self.t - 1, 0)])
+        return std * math.sqrt(variance) / self.plan.users_per_round
 
     @property
     def program(self) -> Mapping[str, Any]:

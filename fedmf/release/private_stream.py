@@ -6,7 +6,7 @@ release. `PrivateRows` is the part without a ledger, which `MomentStream` uses t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -19,6 +19,7 @@ from fedmf.clipping.row_features import integer_features
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import pack, unpack
 from fedmf.ledger.released_integers import ReleasedIntegers, records_of
+from fedmf.matrices.arrays import Array
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.schedule import KeySchedule
@@ -84,6 +85,29 @@ class PrivateRows:
             sums.append(integer_features(integers, self.plan.second_moment, steps, *bits))
         return sums
 
+    def clip_and_add_means(self, means: Iterable[Sequence[Tensor]]) -> tuple[list[Tensor], int]:
+        """Clip means of users' rows to integers, each moment by itself, and sum them over users.
+
+        Only under zero-out adjacency does the sensitivity hold for such moments.
+
+        Args:
+            means: blocks of users: the means of their rows, shape (users, d), and of their second
+                moments, shape (users, size), of any values. Long ones are clipped, and one with NaN
+                or infinity counts as zeros.
+
+        Returns:
+            Integer sums, shapes (1, d) and (1, size), and the larger number of means in one.
+        """
+        sums = [torch.zeros(1, size, dtype=torch.int64) for size in self.plan.sizes]
+        count = 0
+        for block in means:
+            for i, part in enumerate(block):
+                zeta = self.plan.users.norm_bound ** (i + 1)
+                integers, _ = clip_to_fixed_point(part, zeta, self.plan.rounding.bits[i])
+                sums[i] += integers.sum(dim=0)
+            count += max(map(len, block))
+        return sums, count
+
     def add_noise(self, sums: Sequence[Tensor]) -> list[Tensor]:
         """Add a row of noise to the sum of each step, in place, and only then make it numbers."""
         noisy = []
@@ -142,7 +166,7 @@ class StreamServer:
 
     Attributes:
         keys: the key of each row of noise.
-        step: number of rows that took a step, committed or not.
+        step: number of rows that took a step, committed or not; of rounds that were committed.
 
     Guarantees:
         Only rows that were admitted are released, and each once. With a secret key each process
@@ -270,6 +294,45 @@ class StreamServer:
         self._released += len(rows)
         return self._estimates.extend(noisy)
 
+    def release_means(
+        self,
+        users: Sequence[str] | None,
+        means: Iterable[Sequence[Tensor]],
+        about: Mapping[str, Any],
+    ) -> Array:
+        """Release and commit the next round of a stream whose ledger has rounds of many users.
+
+        Args:
+            users: of the round, each once; None if every row is of another user.
+            means: of the rows of each user, as `PrivateRows.clip_and_add_means` takes them.
+            about: facts about the round, JSON-able.
+
+        Returns:
+            The first and the packed second moment, which are durable.
+
+        Raises:
+            ParticipationViolation, HorizonExceededError, LedgerError: as `Ledger.commit_round`.
+            ValueError: more means than users, or a plan for another adjacency than zero-out.
+        """
+        listed = users or ()
+        self.ledger.check_round(self.step, listed)
+        if self._rows.plan.users.adjacency != "zero-out":
+            raise ValueError("adjacency (of a stream of means) must be zero-out.")
+        self.keys.ensure_opened(self.ledger)
+        sums, count = self._rows.clip_and_add_means(means)
+        if users is not None and count > len(users):
+            raise ValueError(f"means must be at most {len(users)}, one a user; got {count}.")
+        noisy = self._rows.add_noise(sums)
+        if self._released_integers is not None:
+            self._integers.append(torch.cat(sums, dim=1))
+        numbers = torch.cat(self._estimates.extend(noisy), dim=1)[0].numpy()
+        state = self._state()
+        content = numbers.astype("<f8").tobytes()
+        self.ledger.commit_round(self.step, listed, pack(state), about, content)
+        self.step += 1
+        self._finish(state)
+        return numbers
+
     def _check_rows(self, count: int, steps: int) -> None:
         """Reject a number of rows for which the contract of releases does not hold."""
         if count > self.waiting:
@@ -299,12 +362,21 @@ class StreamServer:
                 or before. Opening the state again tells whether the block is final.
         """
         users = self._admitted[: self._released]
-        state = state_of(self._rows, self._estimates, self._with_vectors)
-        if self._integers:
-            state["released"] = torch.cat(self._integers)
+        state = self._state()
         self.ledger.commit_steps(users, about, content, records, pack(state), pushes)
         del self._admitted[: self._released]
         self._released = 0
+        self._finish(state)
+
+    def _state(self) -> dict[str, Any]:
+        """The state after the releases that are not committed, with their integers."""
+        state = state_of(self._rows, self._estimates, self._with_vectors)
+        if self._integers:
+            state["released"] = torch.cat(self._integers)
+        return state
+
+    def _finish(self, state: Mapping[str, Any]) -> None:
+        """Write the integers of the releases that were committed."""
         self._integers = []
         if self._released_integers is not None and "released" in state:
             self._released_integers.append(records_of([state["released"]]))

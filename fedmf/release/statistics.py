@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from fedmf.clipping.user_statistics import UserScalar
@@ -34,7 +34,7 @@ class ReleasedStatistic(ABC):
         budget_share: b², its share of μ².
     """
 
-    name: ClassVar[str]
+    name: str
     budget_share: float
 
     @abstractmethod

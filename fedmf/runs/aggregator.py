@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
+import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,7 +33,7 @@ from fedmf.runs.model_layout import Arrays, ModelLayout, as_array
 from fedmf.runs.run import Execution, MechanismConfig, Run
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.session import Session, created, require_same
-from fedmf.runs.statistics import FixedClipping, QuantileClipping, Statistic
+from fedmf.runs.statistics import ClientMetric, FixedClipping, QuantileClipping, Statistic
 from fedmf.runs.tasks import TaskSource
 from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
@@ -163,7 +165,8 @@ class PrivateAggregator:
         mechanism: name of a mechanism, or a factorization.
         server_optimizer: rule of the server; by default the noisy mean is added to the model.
         clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms.
-        extra_releases: values of `fedmf.runs.Statistic` that are released under the same ε.
+        extra_releases: values of `fedmf.runs.Statistic` that are released under the same ε, such as
+            `fedmf.ClientMetric`.
         frozen: arrays that are neither trained nor noised: names, or patterns.
         tied: whether equal arrays are one array with several names; None raises an error if there
             are any.
@@ -309,15 +312,20 @@ class PrivateAggregator:
             self._cohort = list(self._open.cohort(t).values())
         return self._cohort
 
-    def add(self, user: str, update: Arrays) -> str | None:
+    def add(
+        self, user: str, update: Arrays, metrics: Mapping[str, float] | None = None
+    ) -> str | None:
         """Clip the update of a user of the cohort and add it to the round's sum.
 
         Args:
             user: one of the cohort who was not added yet.
             update: trained minus received arrays, by name; other arrays are ignored.
+            metrics: the user's numbers for the `fedmf.ClientMetric` among the extra releases, by
+                metric.
 
         Returns:
-            None, or in one line why the user's contribution is zero: a wrong shape or type, NaN.
+            None, or in one line why the user's contribution, or a metric, is zero: a wrong shape or
+            type, NaN.
             The reason is recorded for the operator. It depends on data: show it to no one else.
 
         Raises:
@@ -333,11 +341,23 @@ class PrivateAggregator:
                 payload: Tensor | str = self._layout.row(update)[None]
             except Exception as error:  # a user's arrays may raise anything
                 payload = (str(error) or type(error).__name__)[:_LONGEST_REASON]
-            failures = Reply((user,), payload).add_to(self._total)
+            reply = Reply((user,), payload, reported=self._reported(metrics or {}))
+            failures = reply.add_to(self._total)
             self._failures += failures
             for failure in failures:
                 return failure.reason
             return None
+
+    def _reported(self, metrics: Mapping[str, float]) -> dict[str, NDArray[np.float64]]:
+        """A user's numbers for the client metrics of the run, NaN for what is no number."""
+        reported = dict[str, NDArray[np.float64]]()
+        for metric in self._values["extra_releases"]:
+            if isinstance(metric, ClientMetric):
+                number = math.nan
+                with contextlib.suppress(Exception):  # a user's values may raise anything
+                    number = float(metrics[metric.metric])
+                reported[metric.name] = np.array([number])
+        return reported
 
     def release(self) -> dict[str, NDArray[Any]]:
         """Release the round: noise, server rule, commit. Users who were not added count as zeros.

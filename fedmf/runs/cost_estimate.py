@@ -6,13 +6,16 @@ No user's data are trained on, and nothing is written.
 from __future__ import annotations
 
 import math
+import resource
 import statistics
+import sys
 import timeit
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import torch
+from joblib import cpu_count
 
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.mechanisms.objective import query_variances
@@ -27,8 +30,11 @@ from fedmf.runs.session import check_device
 from fedmf.training import Task, preflight, seconds_of_training
 
 _ROUNDS: Final = 3
+#: The largest noise of the mean update over a run, in units of ζ, with which a run learns well
+#: (docs/choosing.md).
+_LARGEST_GOOD: Final = 0.2
 #: Upper limits of the noise of the mean update over a run, in units of ζ.
-_LEVELS: Final = ((0.05, "high"), (0.2, "medium"), (1.0, "low"))
+_LEVELS: Final = ((0.05, "high"), (_LARGEST_GOOD, "medium"), (1.0, "low"))
 
 
 class NoiseAndSignal:
@@ -42,7 +48,9 @@ class NoiseAndSignal:
         words: one line at the beginning of a run: √d·(root mean square of an entry of a round's
             noise)/(m·ζ), and this ratio for the mean over all n rounds, in which correlated noise
             cancels.
-        warning: the reason why a run cannot learn; None if it may.
+        advice: what makes the noise small enough, if it is above a fifth of the clip norm; None
+            otherwise.
+        warning: the reason why a run hardly learns, with the advice; None if it may.
     """
 
     def __init__(self, plan: Plan, dimension: int) -> None:
@@ -51,7 +59,8 @@ class NoiseAndSignal:
         std = plan.noise_std / plan.clip_norm
         unit = math.sqrt(dimension) * std / plan.users_per_round
         of_a_round = unit * math.sqrt(float(np.mean(C.noise_row_variances())))
-        of_all = unit * math.sqrt(max(float(query_variances(C, prefix(n))[-1]), 0.0)) / n
+        of_sum = unit * math.sqrt(max(float(query_variances(C, prefix(n))[-1]), 0.0))
+        of_all = of_sum / n
         level = "none"
         for limit, word in reversed(_LEVELS):
             if of_all <= limit:
@@ -60,20 +69,33 @@ class NoiseAndSignal:
             f"signal-to-noise: {level} (noise {100 * of_all:.3g} % of the clip norm in the mean "
             f"update over the run, {of_a_round:.3g} times it in a round)"
         )
+        self.advice: str | None = None
         self.warning: str | None = None
-        if of_all > 1:
-            self.warning = (
-                f"noise is {of_all:.3g} times what all updates together can say (in the mean over"
-                " all rounds): no model can be learned. Take more users a round, more rounds, a"
-                " smaller model, or a larger epsilon."
+        if of_all > _LARGEST_GOOD:
+            excess = of_all / _LARGEST_GOOD
+            fewer = _two_digits(dimension / excess**2)
+            more = _two_digits(plan.users_per_round * excess)
+            self.advice = (
+                f"noise {of_sum:.3g} times the clip norm over the run at d = {dimension:,}, where"
+                f" {n} updates add up to {n} times at most; {_LARGEST_GOOD * n:.3g} times with d ="
+                f" {fewer:,}, or with {more:,} users a round of {excess:.2g} times as many users:"
+                " train fewer parameters, or more users a round (docs/choosing.md)"
             )
+        if level == "none":
+            self.warning = f"hardly anything can be learned: {self.advice}"
+
+
+def _two_digits(value: float) -> int:
+    """The number with two significant digits, at least 1."""
+    return max(1, int(float(f"{value:.2g}")))
 
 
 def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
-    """Yield privacy, noise, memory and time of a round, as label and text for people.
+    """Yield privacy, noise, memory and time of a run, as label and text for people.
 
     The time comes last: it trains synthetic users of the declared structure, with as many examples
-    as real ones, and computes a few rows of noise under a temporary key. Nothing is written.
+    as real ones, evaluates the untrained model, and computes a few rows of noise under a temporary
+    key. Nothing is written.
 
     Args:
         run: the planned run.
@@ -108,9 +130,13 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
         ),
     )
     yield "noise against updates", noise.words
-    if noise.warning is not None:
-        yield "warning", noise.warning
+    if noise.advice is not None:
+        yield "small cohort", noise.advice
     yield "model", f"{model.dimension:,} parameters"
+    rest = task.after_frozen_layers
+    if rest is not task:
+        features = rest.structure.features
+        yield "frozen layers", f"features, {features}, are computed once for each user"
     if task.dataset.row_counts is not None:  # a dry run is the operator's
         yield from task.dataset.row_counts.lines()
     size = 8 * stored * model.dimension / 2**20
@@ -124,6 +150,60 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
             f" users, noise {1e3 * row:,.1f}"
         ),
     )
+    evaluations = -(-n // run.execution.evaluate_every)
+    untrained = model.initial().to(device)
+    evaluation = min(timeit.repeat(lambda: task.evaluate(untrained), number=1, repeat=2))
+    total = n * (training + row) + evaluations * evaluation
+    yield (
+        "time of the run",
+        (
+            f"{duration(total)}: {n} rounds, and {evaluations} evaluations of"
+            f" {1e3 * evaluation:,.0f} ms; commits not counted"
+        ),
+    )
+    yield (
+        "memory of the process",
+        f"{_peak_memory() + size:,.0f} MiB: libraries, data, training and noise",
+    )
+    yield "faster", _faster(device, training, row)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as text in the unit that suits them.
+
+    >>> duration(5.2), duration(600.0), duration(9000.0)
+    ('5 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _peak_memory() -> float:
+    """The largest memory of this process so far, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if sys.platform == "darwin":
+        return peak / 2**20
+    return peak / 2**10
+
+
+def _faster(device: str, training: float, row: float) -> str:
+    """Advice that shortens a run, here and elsewhere."""
+    if row > training:
+        return "most of the time is noise: choose a mechanism with faster noise (fedmf design)"
+    cores = cpu_count()
+    threads = torch.get_num_threads()
+    advice = [f"{threads} of {cores} cores in use"]
+    if device == "cpu" and threads < cores:
+        advice.append(f"OMP_NUM_THREADS={cores} uses all")
+    if device == "cpu" and torch.cuda.is_available():
+        advice.append("--device cuda uses the GPU")
+    elif device == "cpu":
+        advice.append("no GPU here, which helps large models")
+    advice.append("other machines: --engine ray")
+    return "; ".join(advice)
 
 
 def _guarantee(run: Run, plan: Plan) -> str:

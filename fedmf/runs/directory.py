@@ -26,7 +26,7 @@ from fedmf.ledger.ledger import Ledger
 from fedmf.noise.key import NoiseKey
 from fedmf.release.plan import Plan
 from fedmf.runs.plan_fields import cohort_law, plan_fields
-from fedmf.runs.statistics import Statistic, statistics_from
+from fedmf.runs.statistics import Statistic, clipping_from, extra_releases_from
 from fedmf.statements.privacy import PRIVACY, UNITS, Privacy, Unit
 from fedmf.values import value_of
 from fedmf.version import SOFTWARE
@@ -64,6 +64,7 @@ class RunHeader:
             value, source.
         software: name and version of the software that started the run.
         tied: further names of tensors of the model, each with the name in ``arrays``.
+        whole_model: fingerprint of the stored layout with frozen parameters and buffers, if any.
 
     >>> RunHeader.from_dict({"format": 1, "users": 10})
     Traceback (most recent call last):
@@ -81,6 +82,7 @@ class RunHeader:
     public_inputs: Sequence[Mapping[str, str]] = ()
     software: str = SOFTWARE
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    whole_model: str = ""
 
     @classmethod
     def of(
@@ -92,6 +94,7 @@ class RunHeader:
         test_owner: str = "nobody",
         constants: Sequence[PublicInput] = (),
         tied: Mapping[str, str] = MappingProxyType({}),
+        whole_model: str = "",
     ) -> Self:
         """The header of a new run.
 
@@ -103,6 +106,7 @@ class RunHeader:
             test_owner: the owner of the examples of the central test part, as `Dataset.test_owner`.
             constants: constants of the task that are public (`Task.constant_inputs`).
             tied: further names of these tensors.
+            whole_model: fingerprint of the stored layout of the whole model.
         """
         inputs = list[Mapping[str, str]]()
         for each in (*run.task_source.public_inputs(), *constants):
@@ -121,6 +125,7 @@ class RunHeader:
             users_test=test_owner == "training users",
             public_inputs=inputs,
             tied=dict(tied),
+            whole_model=whole_model,
         )
 
     @property
@@ -202,12 +207,17 @@ class RunHeader:
 
 
 def _statistics_of(run: Mapping[str, Any]) -> tuple[Statistic, ...]:
-    return tuple(value for value in statistics_from(run).values() if isinstance(value, Statistic))
+    clipping = clipping_from(run)
+    if isinstance(clipping, Statistic):
+        return (clipping, *extra_releases_from(run))
+    return extra_releases_from(run)
 
 
 KEY = "noise.key"
 LEDGER = "ledger.sqlite"
 CONFIG = "config.toml"
+#: A copy of the schema of the data, if they have one.
+SCHEMA = "schema.toml"
 #: All arrays of a model with constant arrays.
 WHOLE_MODEL = "whole-model.npz"
 #: Which users failed in which round and why, one JSON object per line: as secret as the key, since
@@ -323,7 +333,8 @@ class RunDirectory:
 
 def _require_files(path: Path, header: RunHeader) -> None:
     """Reject a directory without a file that nothing else can replace."""
-    if "arrays" in header.run["task"] and not (path / WHOLE_MODEL).is_file():
+    stored = header.whole_model or "arrays" in header.run["task"]
+    if stored and not (path / WHOLE_MODEL).is_file():
         raise ConfigError(f"{path / WHOLE_MODEL} (the whole model) is missing. Restore it.")
     if not (path / FAILURES).is_file():
         raise ConfigError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,10 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.clipping.clipped_sum import ClippedSum
+from fedmf.clipping.user_statistics import reported_names
 from fedmf.errors import ConfigError
+from fedmf.figures import html_table
 from fedmf.ledger.signals import stopping
 from fedmf.runs.model_layout import named_copies
-from fedmf.statements.statement import PrivacyStatement
+from fedmf.statements.statement import PrivacyStatement, headline
 from fedmf.training import UserFailure
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _NOT_FINITE: Final = "update holds NaN or infinity"
+_NO_NUMBER: Final = "users report no finite number for a client metric"
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class RoundReport:
         round_index: the released round, from 0.
         cohort_size: the number of users in the cohort.
         present: the number of users with a reply, whatever its content.
-        failures: users among them that contribute the zero vector, and replies that were not
-            requested.
+        failures: users among them that contribute the zero vector or no number to a client metric,
+            and replies that were not requested.
         seconds: wall time of the round, without the time in callbacks.
     """
 
@@ -110,6 +114,8 @@ class RunResult:
         parameters: the released model, shape (d,), in the order of the module's parameters.
         metrics: rows of the metrics table, by the number of released rounds.
         statement: the privacy statement.
+        quality: loss, metrics and final metrics of the model on the test part, such as ``auc`` and
+            ``confusion_matrix`` of classes, or ``r2`` of numbers (`final_metrics`).
         stopped: the callback that ended the run, "on_round"; empty if none did.
     """
 
@@ -117,7 +123,30 @@ class RunResult:
     parameters: Tensor
     metrics: Mapping[int, Mapping[str, Any]]
     statement: PrivacyStatement
+    quality: Mapping[str, Any] = field(default_factory=dict)
     stopped: str = ""
+
+    def __repr__(self) -> str:
+        """The directory, the rounds and the last evaluation in one line."""
+        figures = ", ".join(f"{name} {value}" for name, value in self._last().items())
+        return f"RunResult({str(self.path)!r}, {self._rounds()}, {figures or 'not evaluated'})"
+
+    def _repr_html_(self) -> str:
+        rows = [("directory", str(self.path)), ("rounds", self._rounds()), *self._last().items()]
+        rows.append(("privacy", headline(self.statement)))
+        rows.append(("statement", self.statement.counts()))
+        return html_table(rows)
+
+    def _rounds(self) -> str:
+        return f"{self.statement['rounds_released']} of {self.statement['rounds']} rounds"
+
+    def _last(self) -> dict[str, str]:
+        """The quality of the model, with four digits."""
+        figures = dict[str, str]()
+        for name, value in self.quality.items():
+            if isinstance(value, float):
+                figures[name.replace("_", " ")] = f"{value:.4g}"
+        return figures
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +161,7 @@ class Reply:
         node: the sender; None if nothing was sent over a network.
         origin: if given, rows are models, and the updates are row − origin, shape (d,).
         fault: the error without text that clients chose, which logs may show.
+        reported: numbers of the users by name, shape (r,), NaN for none; only next to rows.
     """
 
     users: tuple[str, ...]
@@ -140,6 +170,7 @@ class Reply:
     node: int | None = None
     origin: Tensor | None = None
     fault: str = ""
+    reported: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def add_to(self, total: ClippedSum) -> list[UserFailure]:
         """Add the reply to a sum, which counts each of its users; every row is clipped again.
@@ -162,6 +193,23 @@ class Reply:
             failures.append(UserFailure(user, "reply", where + reason, fault))
         if len(failures) < len(self.users):
             failures += self.failures
+            failures += self._without_number(total)
+        return failures
+
+    def _without_number(self, total: ClippedSum) -> list[UserFailure]:
+        """The users without a finite number for a client metric, which counts as 0."""
+        failures = list[UserFailure]()
+        if not isinstance(self.payload, Tensor):
+            return failures
+        failed = {failure.user for failure in self.failures}
+        missing = np.full(len(self.users), math.nan)
+        for name in reported_names(total.statistics):
+            numbers = self.reported.get(name, missing)
+            for place in np.flatnonzero(~np.isfinite(numbers)).tolist():
+                user = self.users[place]
+                if user not in failed:
+                    reason = f"no finite number for {name}; got {numbers[place]}"
+                    failures.append(UserFailure(user, "metric", reason, _NO_NUMBER))
         return failures
 
     def _zeros(self, total: ClippedSum) -> dict[str, str]:
@@ -182,7 +230,7 @@ class Reply:
             return {}
         if len(self.payload) != len(self.users):
             raise ValueError(f"reply must hold {len(self.users)} rows; got {len(self.payload)}")
-        finite = total.add_updates(self.payload, self.origin).tolist()
+        finite = total.add_updates(self.payload, self.origin, self.reported).tolist()
         zeros = dict[str, str]()
         for user, is_finite in zip(self.users, finite, strict=True):
             if not is_finite:
@@ -197,7 +245,7 @@ class Clients:
         """Wait before the first round until users can be reached.
 
         Raises:
-            RuntimeError: no user is served.
+            RuntimeError: too few users are served.
         """
 
     def refresh(self) -> None:
@@ -211,18 +259,25 @@ class Clients:
         """The replies of a cohort (ids by index) in round ``round_index``, each as it arrives."""
         raise NotImplementedError
 
-    def again(self, round_index: int, attempt: int) -> bool:
-        """Whether to request a round again, after a pause, if attempt 0, 1, … got no reply."""
-        del round_index, attempt
+    def again(self, round_index: int, attempt: int, cohort: int, absent: Sequence[str]) -> bool:
+        """Whether to request the missing replies of a round again; it may pause before.
+
+        Args:
+            round_index: the round, from 0.
+            attempt: the number of the last attempt, from 0.
+            cohort: the number of users in the cohort.
+            absent: those of them from whom no reply has arrived.
+        """
+        del round_index, attempt, cohort, absent
         return False
 
 
 class TrainingLoop:
     """The rounds of a session, each in the same order: request, release, record, report.
 
-    1. *Request*: replies are requested from the cohort, and again while there are none, as often as
-       was fixed beforehand; then the round continues without users, so that the number of rounds
-       does not depend on who was present.
+    1. *Request*: replies are requested from the cohort, and missing ones again while too few have
+       arrived, as often as was fixed beforehand; then the round continues with those that there
+       are, so that the number of rounds does not depend on who was present.
     2. *Release*: the sum of the replies, with noise, in one commit. The round uses up its row of
        noise in any case. The report is stored before that, so that nothing of it is lost if this
        step is interrupted.
@@ -266,16 +321,20 @@ class TrainingLoop:
         return self._cohort
 
     def _replies(self, round_index: int) -> Iterator[Reply]:
-        """1. The replies to the first attempt that gets any; an empty cohort has one attempt."""
+        """1. The replies of the cohort; every attempt asks only users without a reply."""
+        absent = dict[int, str]()
         for attempt in itertools.count():
             self.clients.refresh()
-            replies = self.clients.ask(round_index, self.cohort(round_index))
-            first = next(replies, None)
-            if first is not None:
-                return itertools.chain([first], replies)
-            if not (self._cohort and self.clients.again(round_index, attempt)):
+            if len(absent) == len(self._cohort) or attempt == 0:  # nobody has replied so far
+                absent = dict(self.cohort(round_index))
+            replied = set[str]()
+            for reply in self.clients.ask(round_index, absent):
+                replied.update(reply.users)
+                yield reply
+            absent = {index: user for index, user in absent.items() if user not in replied}
+            names = list(absent.values())
+            if not self.clients.again(round_index, attempt, len(self._cohort), names):
                 break
-        return iter(())
 
     def release(self, round_index: int, replies: Iterable[Reply]) -> bool:
         """2 to 4. Add the replies to a sum as they arrive, release it, record and report the round.
@@ -350,7 +409,7 @@ class TrainingLoop:
         Raises:
             ConfigError: more rounds than the noise was calibrated for; no round is run. The disk
                 failed.
-            RuntimeError: no node answers before the first of these rounds.
+            RuntimeError: too few users are served before the first of these rounds.
             LedgerError: a release failed, now or before. Open the run again.
             Exception: raised by a callback; the round is committed, and the run can be continued.
         """
@@ -367,6 +426,7 @@ class TrainingLoop:
                 f"num_rounds must be at most the horizon n={server.horizon}; got {last}. "
                 "The noise of further rounds was not calibrated."
             )
+        self.session.write_reports()  # there is something to watch before the first release
         try:
             stopped = not server.lost and self._report_round(None)
             if server.t < last and not stopped:

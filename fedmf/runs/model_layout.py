@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedmf.errors import ConfigError
 from fedmf.ledger.durable_files import replace_durably
+from fedmf.models import FlatModel
 
 #: Arrays of NumPy or torch, by name.
 Arrays = Mapping[str, Any]
@@ -34,6 +35,9 @@ EXACT: Final = (
     *("uint8", "uint16", "uint32", "uint64"),
     "bool",
 )
+#: Bytes of frozen parameters and buffers that are stored with a run. Larger ones, such as those of
+#: a language model with adapters, stay with the module.
+_MOST_BYTES: Final = 2**28
 #: Names of the statistics of their data in torch's normalization layers.
 _STATISTICS: Final = re.compile(r"(^|\.)running_(mean|var)$")
 
@@ -113,6 +117,32 @@ class ModelLayout:
             dtypes=tuple(array.dtype.name for array in arrays.values()),
             constants=constants,
             tied=ties,
+        )
+
+    @classmethod
+    def of_module(cls, model: FlatModel) -> Self | None:
+        """The layout of a module's state, with the names of the user's own module.
+
+        Returns:
+            None where nothing in it is constant, or constants are too large to store with each run
+            or of a type that NumPy lacks.
+        """
+        constants = model.constant_state
+        known = {*FLOATS, *EXACT}
+        if any(str(t.dtype).removeprefix("torch.") not in known for t in constants.values()):
+            return None
+        stored = {name: tensor.cpu().numpy() for name, tensor in constants.items()}
+        if not stored or sum(array.nbytes for array in stored.values()) > _MOST_BYTES:
+            return None
+        shapes = dict(model.arrays)
+        for name, first in model.tied.items():
+            shapes[name] = shapes[first]
+        dtypes = dict.fromkeys(shapes, "float32")
+        for name, array in stored.items():
+            shapes[name] = array.shape
+            dtypes[name] = array.dtype.name
+        return cls(
+            tuple(shapes), tuple(shapes.values()), tuple(dtypes.values()), stored, model.tied
         )
 
     @cached_property

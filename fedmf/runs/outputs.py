@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _SPENT: Final = "ε spent"
 METRICS = "metrics.parquet"
+QUALITY = "quality.json"
 PICTURE = "learning-curve.png"
 _ADVICE: Final = (
     "Scale the features, or try other learning rates (client and server) or more rounds."
@@ -69,6 +71,12 @@ def write_metrics(
     buffer = io.BytesIO()
     parquet.write_table(pa.Table.from_arrays([*table.values()], names=[*table]), buffer)
     write_durably(path / METRICS, buffer.getvalue())
+
+
+def write_quality(path: Path, quality: Mapping[str, Any]) -> None:
+    """Write ``quality.json``: loss, metrics and final metrics of the last released model."""
+    if quality:
+        write_durably(path / QUALITY, (json.dumps(quality, indent=2) + "\n").encode())
 
 
 def _number(value: float | None) -> float:

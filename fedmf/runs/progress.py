@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Most columns of statistics in the table; the file of metrics has all of them.
 _MOST_SHOWN: Final = 6
 _WIDTH: Final = 15
+#: Evaluations of a run up to which each is a line.
+_MOST_LINES: Final = 20
 
 
 @contextmanager
@@ -96,11 +98,13 @@ class RunProgress:
 
     def _size(self) -> str:
         plan = self._session.plan
+        most = plan.participation.max_participations
+        rounds = "1 round" if most == 1 else f"{most} rounds"
         return (
             f"fedmf {__version__} · {self._session.directory.path} ·"
             f" {self._session.server.dimension:,} parameters ·"
             f" {plan.users:,} {UNITS[plan.unit].plural}, {plan.users_per_round:,} per round,"
-            f" at most {plan.participation.max_participations} rounds each"
+            f" at most {rounds} each"
         )
 
     def _mechanism(self, noise: NoiseAndSignal) -> str:
@@ -131,8 +135,8 @@ class RunProgress:
         """Show a finished round."""
         self._show(record.rounds, record.horizon, "")
         row = self._session.metrics.get(record.rounds)
-        due = record.rounds % max(1, record.horizon // 10) == 0 or record.rounds == record.horizon
-        if due and row is not None:
+        every = self._session.run.execution.evaluate_every
+        if row is not None and _is_line(record.rounds, record.horizon, every):
             cells = [self._figure(name, row.get(name)) for name in self._columns]
             self._print_row(f"{record.rounds:>8}", cells)
 
@@ -155,6 +159,21 @@ class RunProgress:
         if not figures:
             return ""
         return f"{', '.join(figures)} after {rounds} of {self._session.server.horizon} rounds"
+
+
+def _is_line(rounds: int, horizon: int, every: int) -> bool:
+    """Whether an evaluation is a line: each of a few, else about one in a tenth of the run.
+
+    >>> [rounds for rounds in range(10, 61, 10) if _is_line(rounds, 60, every=10)]
+    [10, 20, 30, 40, 50, 60]
+    >>> sum(_is_line(rounds, 240, every=1) for rounds in range(1, 241))
+    10
+    """
+    evaluations = horizon // every
+    step = every
+    if evaluations > _MOST_LINES:
+        step = every * (evaluations // 10)
+    return rounds % step == 0 or rounds == horizon
 
 
 def _words(column: str) -> str:

@@ -55,6 +55,10 @@ class ReleasedModel:
                 tensors[name] = torch.from_numpy(array)
         else:
             tensors = named_copies(flat, header.arrays, header.tied)
+            if header.whole_model:
+                layout = ModelLayout.load(path / WHOLE_MODEL, header.whole_model)
+                for name, array in layout.constants.items():
+                    tensors[name] = torch.from_numpy(array)
         return cls(tensors, int(state["noise"]["t"]), header.software)
 
 
@@ -72,12 +76,12 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
             Of a running or killed one, the model at the last checkpoint.
 
     Returns:
-        Tensors on the CPU by the names that the trained parameters have in the user's own module,
-        float32: without `LogitsOf`, and with LoRA as `with_lora` returns it. If all parameters are
-        trained, ``load_state_dict`` takes them as they are. Frozen ones are public and stay with
-        the module (``strict=False``, or `FlatModel.state`). For a Flower app that
+        Tensors on the CPU by the names of the user's own module's state: without `LogitsOf`, and
+        with LoRA as `with_lora` returns it. Trained parameters are float32, and a tied one is there
+        under all of its names; frozen parameters and buffers have their own types. If these take
+        more than 256 MiB, they stay with the module (``strict=False``). For a Flower app that
         `CorrelatedNoise` trained: all its initial arrays, including frozen ones and integers, each
-        of its own type. A tied parameter is there under all of its names.
+        of its own type.
 
     Raises:
         ConfigError: it is not a run directory, or no round was released yet.

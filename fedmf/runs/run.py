@@ -32,10 +32,12 @@ from fedmf.optim import (
 from fedmf.participation import Participation
 from fedmf.release.statistics import check_statistics
 from fedmf.runs.statistics import (
+    ClientMetric,
     FixedClipping,
     QuantileClipping,
     Statistic,
-    statistics_from,
+    clipping_from,
+    extra_releases_from,
 )
 from fedmf.runs.tasks import GIVEN, Classification, GivenTask, TaskSource, task_of, verified_object
 from fedmf.statements.privacy import PRIVACY, NoPrivacy, Privacy, UserLevel
@@ -61,8 +63,8 @@ class Execution(Value):
     """
 
     kind: ClassVar[str] = "flower"
-    #: Fields in which two processes of one run may differ, as they do not change its result.
-    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir"})
+    #: Fields in which two processes of one run may differ: where it is, and whom it waits for.
+    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir", "min_users"})
 
     messages: Annotated[
         Literal["aggregate", "per-user", "one-user"],
@@ -104,6 +106,15 @@ class Execution(Value):
     output_dir: Annotated[
         str, Field("run directory; must be absolute with flwr run, which resumes a run in it")
     ] = ""
+    min_users: Annotated[
+        int | None,
+        Field(
+            "users whom nodes must serve before the first round; a round with a smaller share of"
+            " its cohort is asked again, a fixed number of times. Default: all of at most 20 users"
+            " with a node each, half of others; users-per-round with available cohorts",
+            ge=1,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -250,11 +261,22 @@ class Run:
                     f"extra_releases must hold values of fedmf.runs.Statistic; got {each!r}."
                 )
         check_statistics(self.statistics, self.privacy.counts_sampling, paired=False)
+        self._check_held_out()
         self.schedule(secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
         for workload in (self.workload, self.second_workload):
             if workload.rounds != n:
                 raise ValueError(f"A (workload) must have n={n} rounds; got {workload.rounds}.")
+
+    def _check_held_out(self) -> None:
+        """Require examples on which users compute metrics, unless their own programs do."""
+        own_program = "held_out" in self.task_source.ignored_keys.get("client", ())
+        for each in self.extra_releases:
+            if isinstance(each, ClientMetric) and not own_program and not self.client.held_out:
+                raise ValueError(
+                    "held_out (share of a user's examples) must be above 0 with the client metric"
+                    f" {each.metric!r}, which is computed on them; got 0."
+                )
 
     @cached_property
     def task_source(self) -> TaskSource:
@@ -325,7 +347,7 @@ class Run:
         Objects of the user's own are recorded by qualified name and fingerprint, factorizations by
         their coefficients.
         """
-        record = {
+        return {
             "task": self.task_source.to_dict(),
             "cohorts": self.cohorts.to_dict(),
             "privacy": self.privacy.to_dict(),
@@ -334,10 +356,8 @@ class Run:
             "client": self.client.to_dict(),
             "execution": self.execution.to_dict(),
             "clipping": self.clipping.to_dict(),
+            "extra_releases": [each.to_dict() for each in self.extra_releases],
         }
-        for statistic in self.extra_releases:
-            record[statistic.name] = statistic.to_dict()
-        return record
 
     @classmethod
     def from_dict(
@@ -357,7 +377,6 @@ class Run:
             ConfigError: an object of the user's own is missing or another one.
             ValueError: values of another version, or out of range.
         """
-        statistics = statistics_from(values)
         return cls(
             task=task_of(values["task"], task),
             cohorts=value_of(COHORTS, values["cohorts"]),
@@ -366,8 +385,8 @@ class Run:
             server=optimizer_of(values["server"], optimizer),
             client=value_of(by_kind(LocalSGD), values["client"]),
             execution=value_of(by_kind(Execution), values["execution"]),
-            clipping=statistics.pop("clipping"),
-            extra_releases=tuple(statistics.values()),
+            clipping=clipping_from(values),
+            extra_releases=extra_releases_from(values),
         )
 
     def difference(self, other: Run) -> str | None:

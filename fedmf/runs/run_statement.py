@@ -35,7 +35,10 @@ from fedmf.statements.statement import (
 _ROUNDING: Final = 2.0**-50
 _TRUST: Final = {
     "server": "the server itself clips every {one}'s update",
-    "workers": "workers clip updates; the server relies on the sums that they send",
+    "workers": (
+        "the programs that train {many} limit (clip) each update. The server receives sums of"
+        " updates, and relies on it that this was done"
+    ),
     "silo": (
         "the silo itself clips every {one}'s update, adds the noise and keeps the key: the people"
         " of this silo are protected against everyone outside of it, the server and other silos"
@@ -74,15 +77,16 @@ _ASSUMPTIONS: Final = (
         " for all data; {broken} contributes zeros"
     ),
     (
-        "the data did not determine in which round the run stopped: epsilon_so_far, which counts"
-        " only the rounds released so far, is only valid in this case"
+        "epsilon_so_far, which counts only the rounds released so far, holds only if the data did"
+        " not determine in which round the run stopped"
     ),
     (
-        "model, loss and all custom functions are pure: their result for one {one} depends only on"
-        " that {one}'s data and on the released model, and not on earlier inputs, for example"
-        " through a moving average in a Python attribute or a shared random generator. A test"
-        " before the run rejects functions that are seen to remember, but it cannot prove that none"
-        " does"
+        "what a client or a custom function computes for one {one} depends only on that {one}'s own"
+        " data, on what it kept of them from earlier rounds (a personal layer, the state of an"
+        " optimizer), on released models and on public values, and on nothing of other {many}: no"
+        " moving average in a Python attribute, cache or random generator is shared between {many}."
+        " Before a simulation, a test rejects functions that are seen to remember, but it cannot"
+        " prove that none does"
     ),
 )
 _SHARED_WORKERS: Final = (
@@ -166,7 +170,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         amplification = plan.amplification.to_dict()
     statistics = list[dict[str, Any]]()
     for statistic in header.statistics:
-        words = {"name": statistic.name, "description": statistic.description}
+        words = {"name": statistic.name, "description": unit.say(statistic.description)}
         statistics.append({**statistic.to_dict(), **words})
     return PrivacyStatement(
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,23 +28,27 @@ from fedmf.noise.key import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer
-from fedmf.runs.directory import FAILURES, RunDirectory, RunHeader, read_header
+from fedmf.runs.directory import FAILURES, SCHEMA, RunDirectory, RunHeader, read_header
 from fedmf.runs.kept_releases import released_integers
+from fedmf.runs.model_layout import ModelLayout
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
     metric_columns,
     shortfall,
     write_metrics,
+    write_quality,
 )
 from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run, first_difference
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.run_statement import run_statement
+from fedmf.runs.statistics import ClientMetric
 from fedmf.runs.tasks import NamedTask
 from fedmf.statements.composition import finite
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import Task, UserFailure, cross_entropy, preflight
+from fedmf.training.final_metrics import final_metrics
 
 _log = logging.getLogger("fedmf")
 
@@ -53,10 +58,13 @@ _FAULTS: Final = {
     "loading": "examples could not be loaded",
     "training": "training failed",
     "update": "updates hold NaN or infinity (learning rate too large?), or could not be clipped",
+    "held-out": "metrics on held-out examples could not be computed",
     "reply": "replies could not be used",
 }
 #: Users of an order are tried in blocks of this many cohorts, until the cohort is full.
 _COHORTS_PER_BLOCK: Final = 4
+#: The most users of a round who are named as absent.
+_MOST_NAMES: Final = 20
 #: The most reasons of failed contributions that are logged.
 _MOST_REASONS: Final = 5
 
@@ -107,6 +115,9 @@ class Session:
         self.server.restore()
         self.sums = self.server.sums
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
+        #: Loss, metrics and final metrics of the model at the last reports, marked as not private
+        #: if the test part belongs to users of the run; empty without a test part here.
+        self.quality: dict[str, Any] = {}
         self._schedule = self.cohort_schedule()
         self._logged = set[str]()
         #: Prefix of warnings, which names the run if there are several.
@@ -144,21 +155,26 @@ class Session:
                 f"users must be the task's {task.dataset.users}; got {run.task_source.users}."
             )
         preflight(task.to(device), run.client)
+        _check_client_metrics(run, task)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         plan = plan_of(run, optimizer, task.model.dimension)
+        whole = ModelLayout.of_module(task.model)
         directory = created(
             path,
             run,
             plan,
             task.dataset.user_ids,
+            whole.save if whole is not None else None,
             arrays=task.model.arrays,
             test_owner=task.dataset.test_owner,
             constants=task.constant_inputs(),
             tied=task.model.tied,
+            whole_model=whole.fingerprint() if whole is not None else "",
         )
-        if task.dataset.row_counts is not None:
-            write_durably(directory.path / OPERATOR, task.dataset.row_counts.to_json().encode())
+        if run.task_source.schema_file is not None:
+            schema = run.task_source.schema_file.read_bytes()
+            write_durably(directory.path / SCHEMA, schema)
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
@@ -282,7 +298,8 @@ class Session:
             row = self._test_metrics()
             row["epsilon"] = finite(self.plan.epsilon_after(t))
             for statistic in self.run.statistics:
-                row |= statistic.metrics(self.server.statistics[statistic.name])
+                state = self.server.statistics[statistic.name]
+                row |= statistic.metrics(state, self.server.statistic_std(statistic))
             self.directory.ledger.put_metrics(t, row)
             self.metrics[t] = row
             self._warn_of_shortfall()
@@ -293,6 +310,21 @@ class Session:
             return {}
         metrics = self._task.evaluate(self.server.parameters)
         return {central(name, self._task.dataset): value for name, value in metrics.items()}
+
+    def _final_metrics(self) -> dict[str, Any]:
+        """Loss and metrics of the released model, evaluated once, and what needs all outputs."""
+        if self._task is None:
+            return {}
+        row = self.metrics.get(self.server.t)
+        if row is None:
+            row = self._test_metrics()
+        values = dict[str, Any]()
+        for name in metric_columns(self._task):
+            if name in row and name != "epsilon":
+                values[name] = finite(row[name])
+        for name, value in final_metrics(self._task, self.server.parameters).items():
+            values[central(name, self._task.dataset)] = value
+        return values
 
     def judge(self, metrics: Mapping[str, Any]) -> None:
         """Add the numbers of an app's evaluation of the released model to its row of metrics."""
@@ -349,12 +381,38 @@ class Session:
                 f" are in {path / FAILURES} (secret)."
             )
 
+    def note_absent(self, t: int, users: Sequence[str]) -> None:
+        """Record for the operator, in a secret file, the users of round t (from 0) without a reply.
+
+        The first of them are named.
+        """
+        absent = self._operator_facts().get("absent", {})
+        absent[str(t + 1)] = list(users[:_MOST_NAMES])
+        self.note_for_operator("absent", absent)
+
+    def note_for_operator(self, name: str, fact: Any) -> None:
+        """Write a fact into the operator's file; an error of the disk does not stop the run."""
+        with contextlib.suppress(OSError):
+            self._write_operator_file({**self._counts(), name: fact})
+
+    def _write_operator_file(self, facts: Mapping[str, Any]) -> None:
+        content = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+        write_durably(self.directory.path / OPERATOR, content.encode())
+
+    def _operator_facts(self) -> dict[str, Any]:
+        """Return the facts in the operator's file by name; none if it cannot be read."""
+        try:
+            facts = json.loads((self.directory.path / OPERATOR).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return dict(facts)
+
     def statement(self) -> PrivacyStatement:
         """The privacy statement of the releases so far."""
         return run_statement(self.directory.header, self.directory.ledger)
 
     def write_reports(self) -> None:
-        """Write metrics table and privacy statement into the run directory.
+        """Write metrics, the quality of the model, statement and operator's counts.
 
         Raises:
             ConfigError: the disk failed.
@@ -362,12 +420,23 @@ class Session:
         try:
             columns = metric_columns(self._task, self.run.statistics)
             write_metrics(self.directory.path, self.metrics, columns)
+            self.quality = self._final_metrics()
+            write_quality(self.directory.path, self.quality)
             self.statement().write(self.directory.path)
+            self._write_operator_file(self._counts())
         except OSError as error:
             raise ConfigError(
                 f"cannot write the reports of {self.directory.path}: {error.strerror}. All releases"
                 " are recorded; resume the run to write the reports."
             ) from None
+
+    def _counts(self) -> dict[str, Any]:
+        """Return the operator's facts: counts of rows and arrivals, and what was noted before."""
+        counts = self._operator_facts()
+        if self._task is not None and self._task.dataset.row_counts is not None:
+            counts |= dataclasses.asdict(self._task.dataset.row_counts)
+        counts["arrivals"] = [len(commit.keys) for commit in self.directory.ledger.commits()]
+        return counts
 
     def draw(self) -> None:
         """Draw the learning curve, if matplotlib is installed and the task is known here."""
@@ -378,6 +447,21 @@ class Session:
         if epsilon is not None:
             title = f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
         draw_learning_curve(self.directory.path, self.metrics, title, self._task)
+
+
+def _check_client_metrics(run: Run, task: Task) -> None:
+    """Reject a client metric that the task does not compute.
+
+    Raises:
+        ConfigError: an unknown metric.
+    """
+    known = ["loss", *(metric.name for metric in task.metrics)]
+    for each in run.extra_releases:
+        if isinstance(each, ClientMetric) and each.metric not in known:
+            raise ConfigError(
+                f"metric (of clients) must be one of this task's, {', '.join(known)}; got"
+                f" {each.metric!r}."
+            )
 
 
 def _fault_of(stage: str) -> str:

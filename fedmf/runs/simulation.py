@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.clipping.bounded_add import FRACTION_BITS
 from fedmf.clipping.clipped_sum import SumSpec
+from fedmf.clipping.user_statistics import reported_names
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import LEDGER
@@ -25,7 +28,8 @@ from fedmf.runs.progress import both, shown
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.session import Session
-from fedmf.training import LocalTrainer, checked_sum
+from fedmf.runs.statistics.client_metric import reported_name
+from fedmf.training import LocalTrainer, UserFailure, checked_sum
 from fedmf.training.user_failures import described
 from fedmf.training.workers import copied_vector
 
@@ -81,11 +85,28 @@ class Request:
             UnsoundSumError: a contribution above the clip norm, a bug of fedmf.
         """
         sums = sums.with_clip_norm(self.clip_norm).in_units(*self.bits)
+        reported, failures = self._reported(trainer, sums)
         if self.as_slice:
-            total, failures = checked_sum(trainer, sums, self.parameters, self.users, self.t)
-            return Reply(self.users, total.parts, failures)
-        rows, failures = trainer.clipped_rows(self.parameters, self.users, self.t, sums.clip_norm)
-        return Reply(self.users, rows, failures)
+            total, failed = checked_sum(
+                trainer, sums, self.parameters, self.users, self.t, reported
+            )
+            return Reply(self.users, total.parts, failed + failures)
+        rows, failed = trainer.clipped_rows(self.parameters, self.users, self.t, sums.clip_norm)
+        return Reply(self.users, rows, failed + failures, reported=reported)
+
+    def _reported(
+        self, trainer: LocalTrainer, sums: SumSpec
+    ) -> tuple[dict[str, NDArray[np.float64]], list[UserFailure]]:
+        """The metrics of the model as it was sent, before training may write into it."""
+        wanted = reported_names(sums.statistics)
+        reported = dict[str, NDArray[np.float64]]()
+        if not wanted:
+            return reported, []
+        metrics, failures = trainer.held_out.metrics(self.parameters, self.users)
+        for metric, numbers in metrics.items():
+            if reported_name(metric) in wanted:
+                reported[reported_name(metric)] = numbers
+        return reported, failures
 
     def reply(self, trainer: LocalTrainer, sums: SumSpec) -> Reply:
         """Return the users' contributions, or the error of a task as their reply.
@@ -242,4 +263,11 @@ def simulate(
             print(f"Stopped: {by} ended the run after {done}.", file=sys.stderr)
         session.draw()
         parameters = session.server.parameters.detach().clone()
-        return RunResult(Path(path), parameters, session.metrics, session.statement(), by)
+        return RunResult(
+            path=Path(path),
+            parameters=parameters,
+            metrics=session.metrics,
+            statement=session.statement(),
+            quality=session.quality,
+            stopped=by,
+        )

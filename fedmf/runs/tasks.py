@@ -51,6 +51,11 @@ class TaskSource(Protocol):
         """The public seed of random choices that do not protect anyone."""
         ...
 
+    @property
+    def schema_file(self) -> Path | None:
+        """The file that declares the columns of the data; None without one."""
+        return None
+
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """Facts about the data that are taken as public; nothing is loaded."""
         source = "declared by the task, which must not read them off private rows"
@@ -105,6 +110,11 @@ class NamedTask(TaskSource):
     def seed(self) -> int:
         """The public seed of the data."""
         return self.data.seed
+
+    @property
+    def schema_file(self) -> Path | None:
+        """The file of the schema of a table."""
+        return self.data.schema_file
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """The public facts about the data, and the file of initial parameters, if any."""

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from fedmf.accounting.gaussian import certified_epsilon, gaussian_epsilon
-from fedmf.errors import LedgerError
+from fedmf.accounting.gaussian import certified_epsilon, gaussian_epsilon, gaussian_sigma
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.ledger.lineage import Lineage
 from fedmf.matrices.arrays import Vector
 from fedmf.statements.privacy import UNITS
@@ -42,7 +42,7 @@ _ASSUMPTIONS: Final = (
     SPENT_ASSUMPTION,
 )
 #: Relative, of sensitivities of the worst recorded and the worst allowed pattern, summed in
-#: different orders.
+#: different orders, and of a difference of μ².
 _TOLERANCE: Final = 1e-9
 _QUANTILES: Final = (0.25, 0.5, 0.75, 0.9)
 
@@ -207,9 +207,9 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
         delta: δ of the result; the smallest of theirs if left out.
 
     Raises:
-        LedgerError: one adds no noise or names no users; units or adjacencies differ; two have one
-            noise key and are no branches with independent noise; no user took part; or δ is out of
-            range.
+        ConfigError: one names no users; units or adjacencies differ; or δ is out of range.
+        LedgerError: one adds no noise; two have one noise key and are no branches with independent
+            noise; or no user took part.
 
     References:
         Dong, Roth, Su (2022), "Gaussian Differential Privacy", Corollary 3.3.
@@ -219,7 +219,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
         if cost.statement["noise_key"] is None:
             raise LedgerError(f"{cost.name} adds no noise, so the composition is not private.")
         if cost.statement["users_participated"] is None:
-            raise LedgerError(
+            raise ConfigError(
                 f"{cost.name} names no users (--user-column): it cannot be matched by user id."
             )
     _require_equal("unit", costs)
@@ -228,7 +228,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
     if delta is None:
         delta = float(min(s["delta"] for s in statements))
     if not 0 < delta < 1:
-        raise LedgerError(f"δ (delta) must lie strictly between 0 and 1; got {delta!r}.")
+        raise ConfigError(f"δ (delta) must lie strictly between 0 and 1; got {delta!r}.")
     joined = UserLosses(*joined_mu([share.spent for share in shares]))
     if not joined.users:
         raise LedgerError("users (of runs and streams) must be at least one; no user took part.")
@@ -262,11 +262,40 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
     )
 
 
+def epsilon_left(budget: float, statement: PrivacyStatement) -> float:
+    """The ε that is left of a total for later runs and streams on the same users, rounded down.
+
+    The total and what was released are Gaussian mechanisms, whose μ² are subtracted. A later run or
+    stream may have this ε at the same δ.
+
+    Args:
+        budget: ε of the total, fixed before the first release.
+        statement: on what was released.
+
+    Returns:
+        0.0 if nothing is left.
+
+    Raises:
+        ConfigError: the budget is not positive and finite.
+        LedgerError: a run without noise was released.
+    """
+    if not 0 < budget < math.inf:
+        raise ConfigError(f"ε (budget) must be positive and finite; got {budget!r}.")
+    if statement["mu"] is None:
+        raise LedgerError("a run without noise leaves nothing of a budget.")
+    total = 1 / gaussian_sigma(budget, statement["delta"])
+    spent = statement["mu"]
+    if spent >= total:
+        return 0.0
+    mu = math.sqrt((total - spent) * (total + spent)) * (1 - _TOLERANCE)
+    return epsilon_of(mu, statement["delta"], certified=False)
+
+
 def _require_equal(field: str, costs: Sequence[PrivacyCost]) -> None:
     first = costs[0]
     for cost in costs[1:]:
         if cost.statement[field] != first.statement[field]:
-            raise LedgerError(
+            raise ConfigError(
                 f"{field} must be the same to account for several together; {first.name} has"
                 f" {first.statement[field]!r} and {cost.name} {cost.statement[field]!r}."
             )

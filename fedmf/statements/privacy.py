@@ -86,7 +86,7 @@ EXAMPLE: Final = Unit(
 UNITS: Final = {unit.name: unit for unit in (USER, EXAMPLE)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Privacy(Value):
     """The fields that every run has, with or without noise.
 
@@ -124,7 +124,7 @@ class Privacy(Value):
         return False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UserLevel(Privacy):
     """(ε, δ)-differential privacy of each user, for all contributions of the user to all rounds."""
 
@@ -149,7 +149,7 @@ class UserLevel(Privacy):
         return self.amplified
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NoPrivacy(Privacy):
     """No noise and no privacy, for comparison. Updates are still clipped."""
 

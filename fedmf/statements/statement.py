@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedmf.accounting.rounding import at_least, at_most
+from fedmf.figures import html_table
 from fedmf.ledger.durable_files import write_durably
+from fedmf.statements.advantage import advantage
 from fedmf.statements.privacy import UNITS
 
 _MARK: Final = " (not private)"
@@ -45,9 +47,14 @@ SPENT_NOT_COVERED: Final = (
     " --public writes"
 )
 SPENT_ASSUMPTION: Final = (
-    "the data determined neither who took part when nor in which round the run stopped:"
-    " epsilon_spent, which is computed from the record of participation, is only valid in this case"
+    "epsilon_spent, which is computed from the record of who took part when, holds only if the data"
+    " determined neither this record nor in which round the run stopped"
 )
+#: What a run is compared with, by adjacency.
+_COMPARED: Final = {
+    "zero-out": "compared with contributing nothing",
+    "replace-one": "compared with contributing any other data",
+}
 
 
 class PrivacyStatement(dict[str, Any]):
@@ -79,31 +86,46 @@ class PrivacyStatement(dict[str, Any]):
             statement that may be public.
         """
         if not full:
-            counts = ("statement", f"{self._counts()}: {rest}")
-            return _lines([headline(self), *_aligned([*_short(self), counts])])
+            counts = self.counts()
+            if rest:
+                counts += f": {rest}"
+            facts = [*_short(self), ("statement", counts)]
+            return _lines([headline(self), *_aligned(facts)])
         lines = [headline(self), "", *_aligned(_facts(self), 16)]
         inputs = list[str]()
         for entry in self["public_inputs"]:
             inputs.append(f"{entry['name']}: {entry['value']} ({entry['source']})")
         lists = [("Public inputs", inputs)]
+        public = self.public()
+        spent = list[str]()
         for name, (title, _) in _LISTS.items():
-            lists.append((title, self[name]))
+            lists.append((title, public[name]))
+            spent += [entry for entry in self[name] if entry not in public[name]]
+        lists.append(("About the spent values, which are for the operator only", spent))
         for title, entries in lists:
             if entries:
                 lines += ["", f"{title}:"]
                 lines += [f"  - {entry}" for entry in entries]
         return _lines(lines)
 
-    def _counts(self) -> str:
-        """The numbers of assumptions and the like, such as "9 assumptions, 1 secret to keep"."""
+    def counts(self) -> str:
+        """The numbers of assumptions and the like, such as "9 assumptions, 1 secret to keep".
+
+        They are those of the guarantee, whether or not the statement holds spent values too.
+        """
+        public = self.public()
         counts = list[str]()
         for name, (_, plural) in _LISTS.items():
-            n = len(self[name])
+            n = len(public[name])
             if n == 1:
                 counts.append(f"1 {plural.replace('s ', ' ', 1)}")
             elif n > 1:
                 counts.append(f"{n} {plural}")
         return ", ".join(counts)
+
+    def _repr_html_(self) -> str:
+        facts = [("privacy", headline(self)), *_short(self), ("statement", self.counts())]
+        return html_table([(name, value) for name, value in facts if value])
 
     def write(self, folder: Path) -> None:
         """Write it into the directory of its run or stream, for programs and for people."""
@@ -118,7 +140,7 @@ class PrivacyStatement(dict[str, Any]):
             statement.
         """
         public = PrivacyStatement(self)
-        for name in (*OPERATORS, *self["not_private"], "not_private"):
+        for name in (*OPERATORS, *self.get("not_private", ()), "not_private"):
             public.pop(name, None)
         assumptions = self["assumptions"]
         public["assumptions"] = [each for each in assumptions if "epsilon_spent" not in each]
@@ -162,10 +184,12 @@ def promise(s: Mapping[str, Any], epsilon: float | None) -> str:
     """The guarantee that a user or example has.
 
     >>> promise({"delta": 1e-5, "adjacency": "zero-out"}, 1.5)
-    '(1.5, 1e-05)-differential privacy under zero-out adjacency'
+    '(1.5, 1e-05)-differential privacy, compared with contributing nothing (zero-out adjacency)'
     """
+    adjacency = s["adjacency"]
     return (
-        f"({up(epsilon)}, {up(s['delta'])})-differential privacy under {s['adjacency']} adjacency"
+        f"({up(epsilon)}, {up(s['delta'])})-differential privacy, {_COMPARED[adjacency]}"
+        f" ({adjacency} adjacency)"
     )
 
 
@@ -213,16 +237,23 @@ def _short_facts(s: Mapping[str, Any]) -> Facts:
 
 
 def _size(s: Mapping[str, Any]) -> str:
-    size = f"each in at most {s['max_participations']} {_times(s)}"
+    size = f"each in at most {_counted(s['max_participations'], _times(s))}"
     if s["users"] is None:
         return size
     return f"{s['users']:,}, {s['users_per_round']:,} per round, {size}"
 
 
 def _rows(s: Mapping[str, Any]) -> str:
-    if s["max_participations"] == 1:
-        return "1 row"
-    return f"{s['max_participations']} rows"
+    if s.get("periods"):
+        return f"1 mean in each of {s['max_participations']} periods"
+    return _counted(s["max_participations"], "rows")
+
+
+def _counted(number: int, things: str) -> str:
+    """A number of things in words, such as "1 round" or "3 rounds"."""
+    if number == 1:
+        return f"1 {things.removesuffix('s')}"
+    return f"{number} {things}"
 
 
 def _typical_users(s: Mapping[str, Any]) -> tuple[Fact, Fact]:
@@ -260,14 +291,13 @@ def _figures(s: Mapping[str, Any]) -> Facts:
     users = None
     if s["users"] is not None:
         users = f"{s['users']}, {s['users_per_round']} planned per round"
-    proof = f"{s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']}"
     facts: list[Fact] = [
         ("epsilon", f"{up(s['epsilon'])} for all {s['rounds']} {_times(s)}"),
         ("  cohorts known", known_cohorts),
         ("epsilon so far", so_far),
         ("delta", up(s["delta"])),
-        ("as Gaussian DP", f"mu = {up(s['mu'])}"),
-        ("unit", f"{_unit(s)}, {s['adjacency']} adjacency"),
+        ("attacker", _attacker(s)),
+        ("unit", f"{_unit(s)}, {_COMPARED[s['adjacency']]} ({s['adjacency']} adjacency)"),
         ("mechanism", mechanism),
         ("released", _released(s)),
         (_times(s), f"{s['rounds_released']} of {s['rounds']} released"),
@@ -277,8 +307,12 @@ def _figures(s: Mapping[str, Any]) -> Facts:
         (f"{s['unit']}s", users),
         ("clip norm", up(s["clip_norm"])),
         ("noise multiplier", f"{at_most(s['noise_multiplier'])} per unit sensitivity"),
-        ("sensitivity", f"{up(s['sensitivity'])} ({proof})"),
-        ("noise", f"standard deviation {at_most(s['noise_std'])} on the sum, before correlation"),
+        ("sensitivity", _sensitivity(s)),
+        (
+            "noise",
+            f"made from new Gaussian numbers of standard deviation {at_most(s['noise_std'])} for"
+            " each released sum, which the mechanism then correlates",
+        ),
         ("integers", _integers(s)),
         ("accountant", _accountant(s)),
         *_also(s),
@@ -289,6 +323,28 @@ def _figures(s: Mapping[str, Any]) -> Facts:
     if s.get("users_participated") is not None:
         facts += _spent(s)
     return facts
+
+
+def _attacker(s: Mapping[str, Any]) -> str | None:
+    """μ as the share of right guesses, and by its name."""
+    if s["mu"] is None:
+        return None
+    right = at_least(50 + 50 * advantage(s), 3)
+    return (
+        f"right in at most {right} % of guesses whether one {s['unit']}'s data were used, where a"
+        f" coin is right in 50 % (Gaussian DP with mu = {up(s['mu'])})"
+    )
+
+
+def _sensitivity(s: Mapping[str, Any]) -> str:
+    """How far one user can move the releases, and by which proof."""
+    kind = "an upper bound on the movement"
+    if s["sensitivity_kind"] == "exact":
+        kind = "exactly the largest movement"
+    return (
+        f"{up(s['sensitivity'])} clip norms, {kind} of all sums together if one {s['unit']} takes"
+        f" part (proof: {s['sensitivity_case']})"
+    )
 
 
 def _integers(s: Mapping[str, Any]) -> str | None:
@@ -402,6 +458,8 @@ def _is_stream(s: Mapping[str, Any]) -> bool:
 
 
 def _times(s: Mapping[str, Any]) -> str:
+    if s.get("periods"):
+        return "periods"
     if _is_stream(s):
         return "steps"
     return "rounds"

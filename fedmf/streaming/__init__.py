@@ -1,9 +1,11 @@
 """Private moments of a stream of rows: reading, admission, durable state, output and statement.
 
-`open_run` is the stream of a file, and `PrivateStream` that of rows pushed by a program.
+`open_run` is the stream of a file, `open_periods` that of its weeks or days, and `PrivateStream`
+that of rows pushed by a program.
 """
 
 from fedmf.streaming.alarms import Alarms
+from fedmf.streaming.period_run import PeriodRun, open_periods
 from fedmf.streaming.private_release import PrivateRelease
 from fedmf.streaming.push import PrivateStream
 from fedmf.streaming.settings import Settings
@@ -15,6 +17,7 @@ from fedmf.streaming.stream_run import StreamRun, account_stream, open_run, stre
 __all__ = [
     "Alarms",
     "Layout",
+    "PeriodRun",
     "PrivateRelease",
     "PrivateStream",
     "Settings",
@@ -22,6 +25,7 @@ __all__ = [
     "StreamRun",
     "StreamState",
     "account_stream",
+    "open_periods",
     "open_run",
     "stream_costs",
 ]

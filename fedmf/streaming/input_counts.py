@@ -24,12 +24,14 @@ def lines_for_operator(reader: Reader, settings: Settings) -> Iterator[str]:
     """
     rows = 0
     invalid = 0
+    outside = 0
     users: set[str] = set()
     reasons: Counter[str] = Counter()
     while (block := reader.read(_ROWS)) is not None:
         rows += len(block)
         invalid += int(block.invalid.sum())
-        reasons.update(_reasons(block, reader.layout.columns, settings))
+        reasons.update(_reasons(block, reader.layout.numbers, settings))
+        outside += int((block.periods < 0).sum())
         users.update(user for user in block.users or () if user is not None)
     yield "For the operator only, not to be published:"
     if settings.user_column is None:
@@ -38,6 +40,8 @@ def lines_for_operator(reader: Reader, settings: Settings) -> Iterator[str]:
         yield f"  rows: {rows:,} of {len(users):,} users"
     yield f"  columns: {_columns(reader, settings)}"
     yield f"  invalid rows: {invalid:,}{_because(reasons)}"
+    if settings.calendar is not None:
+        yield f"  rows in no period, or with a time that cannot be read: {outside:,}"
 
 
 def _because(reasons: Counter[str]) -> str:
@@ -68,7 +72,7 @@ def _reasons(block: RowBlock, columns: tuple[str, ...], settings: Settings) -> C
 def _columns(reader: Reader, settings: Settings) -> str:
     """Return the columns of the vector with their kinds."""
     if settings.encoding is None:
-        return ", ".join(f"{name} (number)" for name in reader.layout.columns)
+        return ", ".join(f"{name} (number)" for name in reader.layout.numbers)
     kinds: list[str] = []
     for name, column in zip(settings.encoding.names, settings.encoding.columns, strict=True):
         kinds.append(f"{name} ({column.kind})")

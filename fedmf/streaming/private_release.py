@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedmf.data.schema import Encoding
+from fedmf.data.schema import Encoding, Time
 from fedmf.data.table_reader import shown_names
 from fedmf.matrices.arrays import Array, Vector
 from fedmf.moments import GaussianEstimate, NoisyMoments, describe, fieller
@@ -24,6 +24,8 @@ from fedmf.streaming.stream_plan import StreamPlan
 
 Fields = dict[str, NDArray[Any]]
 
+#: Users of a period for whom the noise is told before there are any.
+TYPICAL_USERS: Final = 1000
 TOO_FEW: Final = "too few valid rows to tell"
 NO_ERRORS: Final = (
     "covariance_raw_standard_error (of a release) must be there for a threshold; got none. Release"
@@ -100,6 +102,10 @@ class Renderer:
         """
         sums = self._sums(releases)
         fields: Fields = {"t": releases.t}
+        calendar = self.plan.settings.calendar
+        if calendar is not None:
+            fields["start"] = _beginnings(calendar, releases.t - 1)
+            fields["end"] = _beginnings(calendar, releases.t)
         for i, name in enumerate(self.plan.settings.labels):
             fields[name] = np.array([labels[i] for labels in releases.labels], dtype=object)
         if self._weight:
@@ -179,10 +185,13 @@ class Renderer:
             "mean_low": ratio.low,
             "mean_high": ratio.high,
             "mean_standard_error": ratio.error,
-            "valid_share": count / sums.weights,
-            "valid_share_standard_error": np.sqrt(v) / (c * sums.weights),
-            "too_few": np.where(ratio.few, TOO_FEW, "").astype(object),
         }
+        counted = "valid_share"
+        if self.plan.settings.calendar is not None:
+            counted = "users_per_release"
+        fields[counted] = count / sums.weights
+        fields[f"{counted}_standard_error"] = np.sqrt(v) / (c * sums.weights)
+        fields["too_few"] = np.where(ratio.few, TOO_FEW, "").astype(object)
         with np.errstate(divide="ignore", invalid="ignore"):
             relative_variance = v / count**2
             if sums.second.ndim == 3:
@@ -226,6 +235,40 @@ class Renderer:
             if name.startswith(("covariance", "correlation")):
                 values[few] = np.nan
         return fields
+
+
+def expected_noise(plan: StreamPlan) -> Any:
+    """A data frame of the noise to expect, which depends only on n and the settings.
+
+    In a stream of periods it is that of `TYPICAL_USERS` users in each period.
+    """
+    import pandas as pd
+
+    at = np.unique([min(plan.every, plan.rounds), plan.rounds])
+    names = Renderer(plan).names
+    scales = np.ones(len(names))
+    if plan.settings.encoding is not None:
+        scales = plan.settings.encoding.units[:, 1]
+    rows = 1
+    what = "row"
+    if plan.settings.calendar is not None:
+        rows = TYPICAL_USERS
+        what = "period"
+    errors = 1.96 * np.sqrt(plan.variances(0, at)) / plan.row_sums(0, at) / rows
+    columns = {}
+    for t, error in zip(at, errors, strict=True):
+        columns[f"mean after {what} {t:,} (±)"] = error * scales
+    same = plan.settings.workloads[0] == plan.settings.workloads[-1]
+    if same and plan.mechanism.method.second_noise and plan.second_moment.gives_covariance:
+        error = np.sqrt(plan.variances(1, at[-1:])) / plan.row_sums(1, at[-1:]) / rows
+        columns["smallest visible standard deviation"] = np.sqrt(2 * error) * scales
+    return pd.DataFrame(columns, index=list(names))
+
+
+def _beginnings(calendar: Time, periods: NDArray[np.int64]) -> NDArray[Any]:
+    """The beginnings of periods as ISO 8601."""
+    texts = [calendar.beginning(period).isoformat() for period in periods.tolist()]
+    return np.array(texts, dtype=object)
 
 
 def _per_release(values: NDArray[Any], ndim: int) -> NDArray[Any]:
@@ -278,7 +321,7 @@ class PrivateRelease:
         columns: names of the d numbers of `mean`; None if unknown.
 
     Attributes:
-        t: how many rows it is of.
+        t: how many rows it is of; in a stream of periods, how many periods.
         columns: names of the d numbers of `mean`; None if unknown.
         mean: of these rows, with the weights of the workload, shape (d,). With a schema it is in
             the columns' own units, as is all but the sums; where valid rows are counted it is the
@@ -296,6 +339,11 @@ class PrivateRelease:
         too_noisy: a statement that the covariance is too noisy; empty where it is not.
         valid_share: where valid rows are counted, the share of their weight.
         valid_share_standard_error: of the noise alone.
+        start: in a stream of periods, the beginning of the last of them.
+        end: its end.
+        users_per_release: in a stream of periods, the mean number of users with valid rows of a
+            period, with the weights of the workload.
+        users_per_release_standard_error: of the noise alone.
         too_few: a statement that the valid rows are too few; empty where there are enough.
         sum: Y_t, shape (d,), of rows as vectors.
         sum_standard_error: √Var of each of its coordinates.
@@ -322,6 +370,10 @@ class PrivateRelease:
     too_noisy: str | None
     valid_share: float | None
     valid_share_standard_error: float | None
+    start: str | None
+    end: str | None
+    users_per_release: float | None
+    users_per_release_standard_error: float | None
     too_few: str | None
     sum: Array | None
     sum_standard_error: float | None

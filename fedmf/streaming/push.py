@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Self, final
@@ -19,14 +20,16 @@ from typing import Any, Final, Self, final
 import numpy as np
 
 from fedmf.data import Schema, canonical_id
-from fedmf.data.cells import ids, require_mostly_exact, types
+from fedmf.data.cells import ids, require_wide, types
 from fedmf.data.table_reader import RowBatch, shown_names
 from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.streaming.output import release_table
-from fedmf.streaming.private_release import PrivateRelease, Renderer
+from fedmf.streaming.period_run import PeriodRun
+from fedmf.streaming.private_release import PrivateRelease, Renderer, expected_noise
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Pushes
+from fedmf.streaming.stream_plan import StreamPlan
 from fedmf.streaming.stream_rows import (
     RowBlock,
     array_layout,
@@ -35,6 +38,7 @@ from fedmf.streaming.stream_rows import (
     declared_cells,
     declared_layout,
     encoded,
+    in_periods,
     label_of,
     numbered,
 )
@@ -43,6 +47,7 @@ from fedmf.streaming.stream_run import StreamRun, open_pushed
 #: Names of columns, as in JSON lines {"x": [0.1, 0.2], "user": "ann"}.
 _ROW = "x"
 _USER = "user"
+_TIME: Final = "time"
 _FREE: Final = "Nothing was spent."
 _CLOSED: Final = "is closed"
 
@@ -51,8 +56,10 @@ _CLOSED: Final = "is closed"
 class PrivateStream:
     """Private running moments of pushed rows, stored durably; each row counts once.
 
-    Every row is released, for services that need it. The last mean is then several times noisier
-    than a single release of a whole table, for which there is `fedmf.streaming.open_run`.
+    Every row is released by `push`, for services that need it. The last mean is then several times
+    noisier than a single release of a whole table, for which there is `fedmf.streaming.open_run`.
+    With ``release_every="1w"``, rows are passed to `add`, and `close_period` releases a week of
+    them. Rows of the open period are held in memory alone: after an interruption, add them again.
 
     The state directory has the format of ``fedmf stream --state-dir``. The same call continues the
     stream after any interruption, including kill -9. Use it as a context manager; on exit, it
@@ -60,12 +67,15 @@ class PrivateStream:
 
     Args:
         path: the state directory; absent or empty for a new stream.
-        rounds: n, the largest number of rows.
+        rounds: n, the largest number of rows; of periods with ``release_every``.
         clip_norm: ζ, the largest norm of a row; longer rows are scaled down to it. Optional with a
             schema, which determines it.
         dimension: d, the number of values in a row; public. Optional with columns or a schema.
         columns: names of the d numbers, for rows by name and tables. With a schema, the columns to
             use; by default all numbers and categories.
+        release_every: length of a period, such as "1w", or a `timedelta`; None to release rows.
+            With it, ``start`` is the public beginning of the first period, as ISO 8601, and
+            ``time_column`` the column of times, by default "time".
         schema: declaration of the columns (`fedmf.data.read_schema`), including a user column. Rows
             are then mappings or tables of raw cells, and releases in the columns' own units.
         **settings: other fields of `Settings`: epsilon, delta, max_participations, min_separation,
@@ -93,47 +103,70 @@ class PrivateStream:
         clip_norm: float = math.nan,
         dimension: int | None = None,
         columns: Sequence[str] | None = None,
+        release_every: str | timedelta | None = None,
         schema: Schema | None = None,
         **settings: Any,
     ) -> None:
-        if isinstance(columns, str):
-            raise ValueError(f"columns must be a list of names; got the string {columns!r}.")
-        for name in ("workloads", "mechanisms"):
-            if name in settings:
-                settings[name] = _as_tuple(settings[name])
-        stream_settings = Settings(
-            columns=None if columns is None else tuple(columns),
-            schema=schema,
-            clip_norm=clip_norm,
+        self._format = _RowFormat.of(
             rounds=rounds,
-            user_column=_user_column(schema),
+            clip_norm=clip_norm,
+            dimension=dimension,
+            columns=columns,
+            release_every=release_every,
+            schema=schema,
             **settings,
         )
-        if stream_settings.release_every != 1:
-            raise ValueError(
-                "R (release every) must be 1 for rows that are pushed; got"
-                f" {stream_settings.release_every}. Release a whole table with"
-                " fedmf.streaming.open_run."
-            )
-        self._format = _RowFormat(stream_settings, dimension)
         self._path = Path(path)
         self._lock = threading.Lock()
         self._process = os.getpid()
         #: The reason why nothing more can be pushed.
         self._ended: str | None = None
         with ExitStack() as stack:
-            opened = open_pushed(self._path, stream_settings, self._format.layout)
+            kind = StreamRun if release_every is None else PeriodRun
+            opened = open_pushed(self._path, self._format.settings, self._format.layout, kind)
             self._run = stack.enter_context(opened)
             self._pushes = Pushes(self._run.state)
             self._resources = stack.pop_all()
         # A stream that is never closed releases its lock when it is collected or at exit.
         self._finalizer = weakref.finalize(self, _close_in_process, self._resources, self._process)
 
+    @staticmethod
+    def dry_run(**arguments: Any) -> Any:
+        """The noise that a stream would have, as a data frame; nothing is stored or spent.
+
+        Args:
+            arguments: those of a `PrivateStream`, without its path.
+
+        Raises:
+            ValueError: invalid settings.
+
+        >>> budget = dict(epsilon=8.0, delta=1e-5, clip_norm=1.0, columns=["speed"], rounds=52)
+        >>> weekly = dict(release_every="1w", start="2026-01-05")
+        >>> PrivateStream.dry_run(**budget, **weekly)["mean after period 52 (±)"].round(4).to_dict()
+        {'speed': 0.00...}
+        """
+        form = _RowFormat.of(**arguments)
+        return expected_noise(StreamPlan.of(form.settings, form.layout, arguments["rounds"]))
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        settings = self._format.settings
+        what = "rows"
+        if settings.calendar is not None:
+            what = f"periods of {settings.release_every} from {settings.start}"
+        state = ""
+        if self._ended is not None:
+            state = f", {self._ended.removeprefix('is ')}"
+        return (
+            f"<PrivateStream {str(self._path)!r}: {self.t} of {settings.rounds} {what},"
+            f" epsilon {settings.epsilon:g}, delta {settings.delta:g},"
+            f" d = {len(self._run.renderer.names)}{state}>"
+        )
 
     def close(self) -> None:
         """Write the statement and release the directory for other processes."""
@@ -148,8 +181,84 @@ class PrivateStream:
 
     @property
     def t(self) -> int:
-        """Steps taken: rows with a durable release."""
+        """Steps taken: rows with a durable release, or periods that were released."""
         return self._run.position.step
+
+    @property
+    def period(self) -> tuple[datetime, datetime] | None:
+        """Beginning and end of the open period, which `close_period` releases; None after the last.
+
+        Raises:
+            ValueError: the stream releases rows.
+        """
+        run = self._period_run()
+        if run.done:
+            return None
+        return run.calendar.beginning(self.t), run.calendar.beginning(self.t + 1)
+
+    def add(
+        self, rows: Any, users: str | Sequence[str], times: Sequence[Any] | None = None
+    ) -> None:
+        """Hold rows until their periods are closed.
+
+        A row whose time is in a period that was closed, in none, or cannot be read, adds nothing,
+        like a row with a cell that cannot be read; only `counts` tells. Nothing is released, and
+        rows are lost with the process.
+
+        Args:
+            rows: a data frame or table, or rows as `push_many` takes them.
+            users: the user of each row, or the name of the column of users.
+            times: of rows that are not a table: text in ISO 8601 or datetimes. A table has the time
+                column of the stream.
+
+        Raises:
+            HorizonExceededError: all periods were closed.
+            ValueError: rows of another form, or the stream releases rows.
+            LedgerError: the stream is closed, or a release failed; open it again.
+        """
+        with self._lock:
+            self._open_run()
+            run = self._period_run()
+            if run.done:
+                raise HorizonExceededError(
+                    f"t (period) must be at most n (rounds) = {run.plan.rounds}; all were closed."
+                )
+            if not len(rows):
+                return
+            block, _ = self._block(rows, users, None)
+            if block.periods.size < len(block):
+                if times is None or len(times) != len(block):
+                    raise ValueError(
+                        f"times (of the rows) must be {len(block)} for rows that are not a table;"
+                        f" got {0 if times is None else len(times)}."
+                    )
+                texts = [_time_text(time) or "" for time in times]
+                block = in_periods(block, texts, self._format.settings)
+            run.hold(block)
+
+    def close_period(self) -> PrivateRelease:
+        """Release the open period; call it by a clock, never because of rows.
+
+        Returns:
+            The release, which is durable, also of a period without rows.
+
+        Raises:
+            HorizonExceededError: all periods were closed.
+            ValueError: the stream releases rows.
+            LedgerError: the stream is closed, or a release failed, now or before; open it again.
+        """
+        with self._lock:
+            self._open_run()
+            return self._period_run().close_period()
+
+    def _period_run(self) -> PeriodRun:
+        run = self._run
+        if not isinstance(run, PeriodRun):
+            raise ValueError(
+                "release_every must be a time such as '1w' for periods; this stream releases every"
+                " row. Use push."
+            )
+        return run
 
     def push(
         self, row: Iterable[Any] | Mapping[str, Any], user: str, key: str | None = None
@@ -200,30 +309,46 @@ class PrivateStream:
         """
         with self._lock:
             run = self._open_run()
-            table = _as_table(rows)
-            if table is not None:
-                block, row_keys = self._format.table(table, users, keys)
-            elif len(rows):
-                for column in (users, keys):
-                    if isinstance(column, str):
-                        raise ValueError(
-                            f"rows must be a table for a column {column!r}; got"
-                            f" {type(rows).__name__}."
-                        )
-                entries = [self._format.entries(row) for row in rows]
-                block = self._format.block(entries, _required_users(users))
-                row_keys = keys
-            else:
+            if isinstance(run, PeriodRun):
+                raise ValueError(
+                    "push releases every row; this stream releases periods. Use add and"
+                    " close_period."
+                )
+            if not len(rows):
                 return []
+            block, row_keys = self._block(rows, users, keys)
             if row_keys is None:
                 row_keys = [None] * len(block)
             row_keys = list(row_keys)
-            for name, values in {"users": block.users or (), "keys": row_keys}.items():
-                if len(values) != len(block):
-                    raise ValueError(
-                        f"{name} (of the rows) must be {len(block)}; got {len(values)}."
-                    )
+            if len(row_keys) != len(block):
+                raise ValueError(f"keys (of the rows) must be {len(block)}; got {len(row_keys)}.")
             return self._push(run, block, row_keys)
+
+    def _block(
+        self, rows: Any, users: Any, keys: Any
+    ) -> tuple[RowBlock, Sequence[str | None] | None]:
+        """The vectors of rows, and their keys.
+
+        Raises:
+            ValueError: rows, users or keys of another form.
+        """
+        table = _as_table(rows)
+        if table is not None:
+            block, row_keys = self._format.table(table, users, keys)
+        else:
+            for column in (users, keys):
+                if isinstance(column, str):
+                    raise ValueError(
+                        f"rows must be a table for a column {column!r}; got {type(rows).__name__}."
+                    )
+            entries = [self._format.entries(row) for row in rows]
+            block = self._format.block(entries, _required_users(users))
+            row_keys = keys
+        if len(block.users or ()) != len(block):
+            raise ValueError(
+                f"users (of the rows) must be {len(block)}; got {len(block.users or ())}."
+            )
+        return block, row_keys
 
     def _push(
         self, run: StreamRun, block: RowBlock, keys: Sequence[str | None]
@@ -319,7 +444,7 @@ class PrivateStream:
 
     def counts(self) -> dict[str, int]:
         """Counts of rows taken, clipped and zeroed: for the operator, *not* to be published."""
-        return self._run.position.counts()
+        return self._run.counts()
 
     def _open_run(self) -> StreamRun:
         ended = self._ended
@@ -351,7 +476,7 @@ class _RowFormat:
     """
 
     def __init__(self, settings: Settings, dimension: int | None) -> None:
-        self._settings = settings
+        self.settings = settings
         self._named = True
         columns = settings.columns
         if settings.schema is not None:
@@ -360,7 +485,10 @@ class _RowFormat:
             self.layout = declared_layout(settings)
             self._names = declared_cells(settings)
         elif columns is not None:
-            self.layout = chosen_layout([*columns, _USER], settings)
+            others = [_USER]
+            if settings.time_column is not None:
+                others.append(settings.time_column)
+            self.layout = chosen_layout([*columns, *others], settings)
             self._names = columns
             if dimension not in (None, len(columns)):
                 raise ValueError(
@@ -375,6 +503,37 @@ class _RowFormat:
             self._named = False
             self._names = ()
 
+    @classmethod
+    def of(
+        cls,
+        *,
+        rounds: int,
+        clip_norm: float = math.nan,
+        dimension: int | None = None,
+        columns: Sequence[str] | None = None,
+        release_every: str | timedelta | None = None,
+        schema: Schema | None = None,
+        **settings: Any,
+    ) -> Self:
+        """The format of the rows of a stream, from the arguments of a `PrivateStream`."""
+        if isinstance(columns, str):
+            raise ValueError(f"columns must be a list of names; got the string {columns!r}.")
+        for name in ("workloads", "mechanisms"):
+            if name in settings:
+                settings[name] = _as_tuple(settings[name])
+        if release_every is not None:
+            settings.setdefault("time_column", _TIME)
+            settings["release_every"] = release_every
+        stream_settings = Settings(
+            columns=None if columns is None else tuple(columns),
+            schema=schema,
+            clip_norm=clip_norm,
+            rounds=rounds,
+            user_column=_user_column(schema),
+            **settings,
+        )
+        return cls(stream_settings, dimension)
+
     def entries(self, row: Any) -> list[Any]:
         """The cells of a row in the order of the columns, not parsed.
 
@@ -385,10 +544,10 @@ class _RowFormat:
         Raises:
             ValueError: it is no row of this format.
         """
-        d = self.layout.dimension
+        d = len(self._names) or self.layout.dimension
         if self._named and hasattr(row, "to_dict") and hasattr(row, "index"):  # a row of pandas
             row = row.to_dict()
-        if self._settings.schema is not None:
+        if self.settings.schema is not None:
             if not isinstance(row, Mapping):
                 raise ValueError(
                     "x (row) must be a mapping by the names of the schema's columns; got "
@@ -409,12 +568,12 @@ class _RowFormat:
 
     def block(self, rows: Sequence[Sequence[Any]], users: Sequence[str | None]) -> RowBlock:
         """The vectors of rows, given as `entries` returns them."""
-        if self._settings.schema is None:
+        if self.settings.schema is None:
             return numbered(rows, users)
         cells = {}
         for i, name in enumerate(self._names):
             cells[name] = [label_of(row[i]) for row in rows]
-        return encoded(cells, users, (), self._settings)
+        return encoded(cells, users, (), self.settings)
 
     def table(
         self, table: Any, users: Any, keys: Any
@@ -437,18 +596,21 @@ class _RowFormat:
         row_users = users
         row_keys = keys
         if isinstance(users, str):
-            require_mostly_exact(table.column(users), f"column {users!r}")
+            require_wide(table.column(users), f"column {users!r}")
             row_users = ids(table.column(users), f"column {users!r}").to_pylist()
-        if not isinstance(users, str) or self._settings.schema is None:
+        if not isinstance(users, str) or self.settings.schema is None:
             row_users = _required_users(row_users)
         if isinstance(keys, str):
             row_keys = table.column(keys).to_pylist()
-        batch = RowBatch(table.num_rows, {name: table.column(name) for name in self._names})
-        return batch_block(batch, self._settings, self.layout, row_users), row_keys
+        columns = {name: table.column(name) for name in self._names}
+        if self.layout.time is not None:
+            columns[self.layout.time] = _times_of(table.column(self.layout.time))
+        batch = RowBatch(table.num_rows, columns)
+        return batch_block(batch, self.settings, self.layout, row_users), row_keys
 
     def _check_columns(self, table: Any, users: Any, keys: Any) -> None:
         """Reject a table without the columns of this format, or with other types of columns."""
-        schema = self._settings.schema
+        schema = self.settings.schema
         present = table.column_names
         if schema is not None:
             user = str(schema.user)
@@ -462,6 +624,8 @@ class _RowFormat:
             header = [name for name in present if name != keys or name in schema.columns]
             schema.check_header(header, "the table", optional)
         wanted = list(self._names)
+        if self.layout.time is not None:
+            wanted.append(self.layout.time)
         wanted.extend(column for column in (users, keys) if isinstance(column, str))
         for name in wanted:
             if present.count(name) != 1:
@@ -552,8 +716,28 @@ def _as_table(rows: Any) -> Any:
         texts = {}
         for name, cells in rows.items():
             if cells.dtype == object:
-                texts[str(name)] = [label_of(_item(cell)) or None for cell in cells]
+                texts[str(name)] = [_cell_text(cell) for cell in cells]
         return arrow.table(rows.assign(**texts))
+
+
+def _times_of(column: Any) -> Any:
+    """A column of times; of another type, which one bad cell can make of it, no cell is one."""
+    kind = column.type
+    if types.is_nested(kind) or (types.is_primitive(kind) and not types.is_temporal(kind)):
+        return len(column) * [""]
+    return column
+
+
+def _cell_text(cell: Any) -> str | None:
+    """A cell of any type as text; None for a missing one."""
+    return _time_text(cell) or label_of(_item(cell)) or None
+
+
+def _time_text(time: Any) -> str | None:
+    """A time as text, if it is text or a date or datetime."""
+    if isinstance(time, date):
+        return time.isoformat()
+    return time if isinstance(time, str) else None
 
 
 def _close_in_process(resources: ExitStack, process: int) -> None:

@@ -9,11 +9,12 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, Self
 
 from fedmf.data import Schema
-from fedmf.data.schema import Encoding, Text, Time
+from fedmf.data.schema import Encoding, Text, Time, time_of, width_of
 from fedmf.matrices.factorization import Factorization, factorization_from_dict
 from fedmf.moments import AIMS, METHODS, MomentMethod
 from fedmf.participation import LARGEST_HORIZON, most_participations
@@ -31,7 +32,7 @@ METHOD_NAMES: Final[Mapping[str, str]] = {
     "post-processing": "pp",
 }
 
-#: The coordinate that counts valid rows.
+#: The coordinate that counts valid rows, or users with such rows.
 COUNT: Final = "valid rows"
 
 #: Limits of clip norms: squares, and noise in units of them, stay far from over- and underflow.
@@ -48,7 +49,8 @@ class Settings:
         delta: δ.
         clip_norm: ζ, in 1e-100..1e100; with a schema by default the largest norm that its bounds
             allow.
-        rounds: n, the largest number of rows that count; None: counted in the input.
+        rounds: n, the largest number of rows that count; None: counted in the input. In a stream of
+            periods n, k and b count periods, and n must be given.
         user_column: name of the column of user ids; None: that of the schema, or every row is a
             different user.
         max_participations: k, the largest number of rows of one user that count.
@@ -72,13 +74,18 @@ class Settings:
             and for rows that are arrays. Other rows must name them, as only private cells would
             show which are numbers.
         release_every: R; after R, 2R, … and n rows there is a release, of the sums of the rows
-            before it. Noise is drawn for releases alone.
+            before it. Noise is drawn for releases alone. In a stream of periods it is their length,
+            such as "1w" or "12 h", or a `timedelta`.
         seed: for a public key; None for one from the operating system.
         timestamp: name of a column of times, declared public: the text of the last row of a release
             is released with it, without noise.
         row_id: name of a column of ids of rows, declared public, likewise.
         keep_releases: whether all released integers are stored in the folder ``released`` of the
             state directory, so that anyone can check the statement.
+        time_column: name of the column of the time of each row, for a stream of periods: each
+            period has one release, of the mean of every user's rows of the period. Times are
+            private, and never close a period.
+        start: the public beginning of the first period, as ISO 8601.
         schema: what the columns may hold; rows are encoded by it, and releases are in its units.
             None for numbers as they are.
 
@@ -103,11 +110,13 @@ class Settings:
     weight: float | str | None = None
     adjacency: str = "zero-out"
     columns: tuple[str, ...] | None = None
-    release_every: int = 1
+    release_every: int | str | timedelta = 1
     seed: int | None = None
     timestamp: str | None = None
     row_id: str | None = None
     keep_releases: bool = False
+    time_column: str | None = None
+    start: str | None = None
     schema: Schema | None = None
 
     def __post_init__(self) -> None:
@@ -138,12 +147,8 @@ class Settings:
                 f"zeta (clip norm) must lie in {_SHORTEST}..{_LONGEST}, and be given without a"
                 f" schema; got {self.clip_norm}. Its square is the scale of second moments."
             )
-        check_whole("R (release every)", self.release_every)
-        if self.release_every > 1 and not self.moment_method.second_noise:
-            raise ValueError(
-                f"R (release every) must be 1 for method {self.method}, which squares private rows;"
-                f" got {self.release_every}."
-            )
+        if self.time_column is None:
+            self._check_rows_of_a_release()
         if self.rounds is not None:
             check_whole("n (rounds)", self.rounds, most=LARGEST_HORIZON)
         check_whole("k (max_participations)", self.max_participations)
@@ -155,8 +160,71 @@ class Settings:
                 " every row is a different user; got none."
             )
         self._check_labels()
+        if self.time_column is not None:
+            self._check_periods(self.time_column)
         if self.schema is not None:
             self._check_schema(self.schema)
+
+    def _check_rows_of_a_release(self) -> None:
+        if not isinstance(self.release_every, int):
+            raise ValueError(
+                "R (release every) must be a number of rows without a time column; got"
+                f" {self.release_every!r}. Give time_column and start for a stream of periods."
+            )
+        check_whole("R (release every)", self.release_every)
+        if self.release_every > 1 and not self.moment_method.second_noise:
+            raise ValueError(
+                f"R (release every) must be 1 for method {self.method}, which squares private rows;"
+                f" got {self.release_every}."
+            )
+        if self.start is not None:
+            raise ValueError(
+                f"start (of the first period) must come with time_column; got {self.start!r} alone."
+            )
+
+    def _check_periods(self, column: str) -> None:
+        """Check a stream of periods, of which everything but the rows is public."""
+        if isinstance(self.release_every, timedelta):
+            object.__setattr__(self, "release_every", _written(self.release_every))
+        if not isinstance(self.release_every, str):
+            raise ValueError(
+                "release_every (length of a period) must be a number and s, min, h, d or w, such as"
+                f" '1w', with a time column; got {self.release_every!r}."
+            )
+        if self.rounds is None:
+            raise ValueError("n (rounds) must be given with a time column; got none.")
+        start = time_of(self.start or "")
+        if start is None:
+            raise ValueError(
+                "start (of the first period) must be a time such as 2026-01-31; got"
+                f" {self.start!r}."
+            )
+        left = datetime.max - start.replace(tzinfo=None)
+        if self.rounds > left / width_of(self.release_every):
+            raise ValueError(
+                f"n (rounds) must end before the year 10000; got {self.rounds} periods of"
+                f" {self.release_every} from {self.start}."
+            )
+        if self.columns is None and self.schema is None:
+            raise ValueError("columns (of numbers) or a schema must be given with a time column.")
+        if column in (self.user_column, *(self.columns or ())):
+            raise ValueError(
+                f"time_column must not be the column of users or of numbers; got {column!r}."
+            )
+        count = self.second_moment in ("full", "diagonal")
+        rules = {
+            "adjacency must be zero-out": (self.adjacency == "zero-out", self.adjacency),
+            "method must add noise to both moments": (self.moment_method.second_noise, self.method),
+            "weight must be a number": (not isinstance(self.weight, str), self.weight),
+            "second moment must be full or diagonal": (count, self.second_moment),
+            "timestamp and row_id must be left out": (not self.labels, self.labels),
+        }
+        for rule, (kept, got) in rules.items():
+            if not kept:
+                raise ValueError(
+                    f"{rule} with a time column; got {got!r}. In which period a row is, and how"
+                    " many there are, is private."
+                )
 
     def _check_schema(self, schema: Schema) -> None:
         if self.user_column != schema.user:
@@ -165,8 +233,8 @@ class Settings:
                 f"user_column must be as in the schema, which declares {declared}; got"
                 f" {self.user_column!r}."
             )
-        for name, column in self.labels.items():
-            if not isinstance(schema.columns.get(column), Time):
+        for name, column in {**self.labels, "time_column": self.time_column}.items():
+            if column is not None and not isinstance(schema.columns.get(column), Time):
                 schema.column(column, Text, f"{name} (column)")
         names = self.coordinates or ()
         if len(set(names)) < len(names):
@@ -218,12 +286,36 @@ class Settings:
         return None if self.schema is None else self.schema.encoding(self.columns)
 
     @cached_property
+    def calendar(self) -> Time | None:
+        """The periods of a stream of periods, one for each release; None without a time column."""
+        if self.time_column is None:
+            return None
+        start = time_of(str(self.start))
+        every = str(self.release_every)
+        assert start is not None
+        assert self.rounds is not None
+        return Time(start=start, end=start + self.rounds * width_of(every), step=every)
+
+    @property
+    def rows_of_release(self) -> int:
+        """R; 1 in a stream of periods, in which a release has at most one mean of each user."""
+        if self.time_column is not None:
+            return 1
+        assert isinstance(self.release_every, int)
+        return self.release_every
+
+    @cached_property
     def count_weight(self) -> float:
         """c = ζ·d^(−1/4), the last coordinate of valid rows that are counted; 0 if none are.
 
-        It minimises the worst error of the means (`fedmf.moments.fieller`).
+        It minimises the worst error of the means (`fedmf.moments.fieller`). Periods always count:
+        in which period a row is, is private, and so is how many users one has.
         """
-        if self.encoding is None or not self.encoding.counts:
+        if self.encoding is None:
+            if self.time_column is None:
+                return 0.0
+            return self.clip_norm * len(self.columns or ()) ** -0.25
+        if self.time_column is None and not self.encoding.counts:
             return 0.0
         return self.clip_norm * len(self.encoding.coordinates) ** -0.25
 
@@ -276,6 +368,18 @@ class Settings:
         if description["schema"] is not None:
             fields["schema"] = Schema.from_dict(description["schema"])
         return cls(**fields)
+
+
+def _written(width: timedelta) -> str:
+    """A length of time in the largest unit that divides it.
+
+    >>> _written(timedelta(days=14)), _written(timedelta(seconds=90))
+    ('2w', '90s')
+    """
+    for unit, symbol in ((timedelta(weeks=1), "w"), (timedelta(days=1), "d")):
+        if not width % unit:
+            return f"{width // unit}{symbol}"
+    return f"{width.total_seconds():.15g}s"
 
 
 def _described(choice: str | Factorization) -> str | dict[str, Any]:

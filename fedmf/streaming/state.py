@@ -2,22 +2,23 @@
 
 A block of steps is one commit of the ledger, which moves the position past its rows and has its
 releases; only then does the output get them. Rows between two releases are committed with the later
-one.
+one. A period is one commit, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from fedmf.errors import LedgerError, rebuilding
+from fedmf.errors import ConfigError, LedgerError, rebuilding
 from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.released_integers import FOLDER, ReleasedIntegers, create_folder
@@ -43,7 +44,7 @@ class ReleaseBlock:
 
     Args:
         first: number of the first among all of the stream, from 0.
-        t: the number of rows of each, shape (releases,).
+        t: the number of rows of each, or of periods, shape (releases,).
         numbers: first and packed second moments, shape (releases, width).
         labels: of each, those of its last row, in the order of `Settings.labels`; empty for a
             stream without labels.
@@ -73,7 +74,8 @@ class Position:
     """The progress of a stream, as of a commit.
 
     Args:
-        step: t, rows that took a step.
+        step: t, rows that took a step, or periods that were released. A stream of periods has no
+            other counts here.
         row: rows of the input that were taken; step ≤ row.
         records: releases.
         emitted: how many of them were safely in the output before this commit.
@@ -173,34 +175,44 @@ class StreamState:
             remembered: see `Ledger.open`.
 
         Raises:
-            LedgerError: the path exists or cannot be written.
+            ConfigError: the path exists or cannot be written.
         """
 
         def fill(folder: Path) -> None:
             save_key(folder / KEY, key)
             Ledger.create(
-                folder / LEDGER, plan.participation, {"plan": plan.to_dict()}, key, steps=True
+                folder / LEDGER,
+                plan.participation,
+                {"plan": plan.to_dict()},
+                key,
+                steps=plan.settings.calendar is None,
             )
             if plan.settings.keep_releases:
                 create_folder(folder / FOLDER, plan.public(), {})
 
-        create_directory(path.absolute(), "state directory", fill, error=LedgerError)
+        create_directory(path.absolute(), "state directory", fill)
         return cls.open(path, remembered)
 
     @classmethod
-    def open(cls, path: Path, remembered: bool = True) -> Self:
+    def open(cls, path: Path, remembered: bool = True, read_only: bool = False) -> Self:
         """Open the directory of a stream that was started.
 
+        Args:
+            path: of the directory.
+            remembered: see `Ledger.open`.
+            read_only: True to let another process continue the stream meanwhile.
+
         Raises:
-            LedgerError, ValueError: not a state directory, damaged, held by another process, or
-                behind what was released.
+            ConfigError, LedgerError, ValueError: not a state directory, damaged, held by another
+                process, or behind what was released.
         """
         path = path.absolute()
         if not cls.exists(path):
-            raise LedgerError(f"{path} is not the state directory of a stream: it has no {LEDGER}.")
+            raise ConfigError(f"{path} is not the state directory of a stream: it has no {LEDGER}.")
         key = load_key(path / KEY)
-        tighten(path)
-        ledger = Ledger.open(path / LEDGER, key, remembered=remembered)
+        if not read_only:
+            tighten(path)
+        ledger = Ledger.open(path / LEDGER, key, read_only, remembered)
         try:
             return cls(path, key, ledger)
         except BaseException:
@@ -227,7 +239,7 @@ class StreamState:
         rows = self.plan.mechanism.rows(self.plan.second_moment)
         settings = self.plan.settings
         guarantee = StreamGuarantee(
-            settings.epsilon, settings.delta, settings.adjacency, settings.release_every
+            settings.epsilon, settings.delta, settings.adjacency, self.plan.every
         )
         kept = None
         if settings.keep_releases:
@@ -265,6 +277,29 @@ class StreamState:
         server.commit(about, content, position.records, pushes)
         self.position = position
 
+    def release_period(
+        self,
+        server: StreamServer,
+        position: Position,
+        users: Sequence[str] | None,
+        means: Iterable[Sequence[Tensor]],
+    ) -> ReleaseBlock:
+        """Release a period and make it final.
+
+        Args:
+            server: of the stream.
+            position: after the period.
+            users: of the period; None if every row is of another user.
+            means: of the rows of each user, as `StreamServer.release_means` takes them.
+
+        Raises:
+            LedgerError: as `StreamServer.release_means`.
+        """
+        about = {"position": asdict(position), "t": [position.step], "labels": []}
+        numbers = server.release_means(users, means, about)
+        self.position = position
+        return ReleaseBlock(position.records - 1, np.array([position.step]), numbers[None])
+
     def releases(self, start: int, stop: int) -> ReleaseBlock:
         """Committed releases start … stop − 1.
 
@@ -288,10 +323,15 @@ class StreamState:
             raise LedgerError(f"{self.directory} must hold {stop} releases; it holds fewer.")
         return releases
 
-    def write_counts(self) -> None:
+    def counts(self) -> dict[str, int]:
+        """Counts that only the operator may see, as far as they are stored."""
+        if self.plan.settings.calendar is not None:
+            return {"periods": self.position.step}
+        return self.position.counts()
+
+    def write_counts(self, counts: Mapping[str, int]) -> None:
         """Write the counts for the operator, which depend on the content of rows."""
-        counts = json.dumps(self.position.counts(), indent=2) + "\n"
-        write_durably(self.directory / OPERATOR, counts.encode())
+        write_durably(self.directory / OPERATOR, (json.dumps(counts, indent=2) + "\n").encode())
 
 
 class Pushes:

@@ -89,7 +89,7 @@ class StreamPlan:
             ValueError: a setting is impossible; the message says which.
         """
         steps, rows = step_contract(
-            Participation(rounds, *settings.contract(rounds)), settings.release_every
+            Participation(rounds, *settings.contract(rounds)), settings.rows_of_release
         )
         works = _workloads(settings, steps.rounds)
         built = _strategies(settings, steps, works)
@@ -166,7 +166,7 @@ class StreamPlan:
     def _check(self) -> None:
         made = self.mechanism
         sigma = certified_multiplier(self.settings.epsilon, self.settings.delta)
-        steps, rows = step_contract(self.participation, self.settings.release_every)
+        steps, rows = step_contract(self.participation, self.every)
         matrices = [made.first, *([] if made.second in (None, made.first) else [made.second])]
         again = self.settings.moment_method.mechanism(
             matrices, steps, _users(self.settings, self.second_moment), rows * sigma, made.weight
@@ -195,8 +195,8 @@ class StreamPlan:
 
     @property
     def every(self) -> int:
-        """R, the rows of a release."""
-        return self.settings.release_every
+        """R, the rows of a release; 1 in a stream of periods."""
+        return self.settings.rows_of_release
 
     @property
     def releases(self) -> int:
@@ -303,14 +303,14 @@ class StreamPlan:
         return first, std**2 * query_variances(C, self.workloads[1])
 
     def one_shot_error(self, rows: int) -> float:
-        """Standard error of each mean in a single release of that many rows.
+        """Standard error of each mean in a single release of that many rows or periods.
 
         It has the same ε and method. Each user has at most k of these rows, whenever; the noise is
         for one sum.
         """
         C = identity(1)
         once = Participation(1, 1, 1)
-        sigma = self.participation.max_participations * self.noise_multiplier
+        sigma = min(rows, self.participation.max_participations) * self.noise_multiplier
         users = self.mechanism.users
         method = self.settings.moment_method
         made = method.mechanism([C], once, users, sigma, self.mechanism.weight)
@@ -480,7 +480,7 @@ def _weight_for(
     """λ for the purpose of the last release, the moments of rows with its workload's weights."""
     errors = []
     for C, work in zip((strategies[0], strategies[-1]), works, strict=True):
-        rows = float(work.row_sums()[-1]) * settings.release_every
+        rows = float(work.row_sums()[-1]) * settings.rows_of_release
         errors.append(float(query_variances(C, work)[-1]) / rows**2)
     first, second = errors
     users = _users(settings, moment)

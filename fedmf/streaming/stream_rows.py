@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from fedmf.data.cells import (
     lists_of_numbers,
     numbers,
     require_numbers,
+    require_times,
 )
 from fedmf.data.schema import Number
 from fedmf.data.table_reader import (
@@ -37,8 +38,9 @@ from fedmf.data.table_reader import (
     open_table,
     shown_names,
 )
+from fedmf.data.user_files import RowFiles, open_rows
 from fedmf.matrices.arrays import Array
-from fedmf.streaming.settings import Settings
+from fedmf.streaming.settings import COUNT, Settings
 
 #: Most characters of a label.
 _LONGEST_LABEL: Final = 256
@@ -57,12 +59,14 @@ class Layout:
         labels: names of the columns with public labels, which are released unchanged.
         array: the column of arrays of d numbers each; "" where a row is an array; None where every
             number has a column.
+        time: name of the column with the row's time, in a stream of periods.
     """
 
     columns: tuple[str, ...]
     user: str | None = None
     labels: tuple[str, ...] = ()
     array: str | None = None
+    time: str | None = None
 
     @property
     def dimension(self) -> int:
@@ -72,7 +76,14 @@ class Layout:
     @property
     def cells(self) -> tuple[str, ...]:
         """The columns of a table that hold the numbers."""
-        return self.columns if self.array is None else (self.array,)
+        if self.array is not None:
+            return (self.array,)
+        return self.numbers
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns without the coordinate that counts rows of a stream of periods."""
+        return tuple(name for name in self.columns if self.time is None or name != COUNT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +100,8 @@ class RowBlock:
         nameless: indices of the rows with an empty cell of the user; not of rows without cells, as
             whether a line is a row is private.
         malformed: why some lines are not rows, by index: for the operator's counts.
+        periods: the period of each row, from 0; −1 for a time that is in none or cannot be read.
+            Empty without a time column.
     """
 
     values: NDArray[np.float64]
@@ -97,6 +110,7 @@ class RowBlock:
     labels: Sequence[tuple[str, ...]] = ()
     nameless: frozenset[int] = frozenset()
     malformed: Mapping[int, str] = field(default_factory=dict)
+    periods: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -124,7 +138,9 @@ def declared_cells(settings: Settings) -> tuple[str, ...]:
 def declared_layout(settings: Settings) -> Layout:
     """The layout of a schema's rows: z, and a last coordinate c where valid rows are counted."""
     assert settings.coordinates is not None
-    return Layout(settings.coordinates, settings.user_column, tuple(settings.labels.values()))
+    labels = tuple(settings.labels.values())
+    time = settings.time_column
+    return Layout(settings.coordinates, settings.user_column, labels, time=time)
 
 
 def encoded(
@@ -153,14 +169,20 @@ def encoded(
     measured = encoding.measure([cells[name] for name in encoding.names])
     measured[list(faults)] = np.nan
     z, valid = encoding.encode(measured)
-    if settings.count_weight:
-        counts = settings.count_weight * valid[:, None].astype(np.float64)
-        z = np.concatenate([z, counts], axis=1)
+    z = _counted(z, valid, settings)
     labels = []
     for name in settings.labels.values():
         texts = schema.columns[name].labels(cells[name])
         labels.append(map(label_of, texts))
     return RowBlock(z, users, measured, list(zip(*labels, strict=True)))
+
+
+def _counted(values: Array, valid: NDArray[np.bool_], settings: Settings) -> Array:
+    """Vectors with a last coordinate c for valid rows, where these are counted."""
+    if not settings.count_weight:
+        return values
+    counts = settings.count_weight * valid[:, None].astype(np.float64)
+    return np.concatenate([values, counts], axis=1)
 
 
 def numbered(rows: Sequence[Sequence[object]], users: Sequence[str | None] | None) -> RowBlock:
@@ -233,7 +255,7 @@ _EMPTY: Final = "input must have rows; got an empty one."
 
 @contextmanager
 def open_reader(
-    source: Path | None,
+    source: RowFiles | None,
     settings: Settings,
     file_format: str | None = None,
     layout: Layout | None = None,
@@ -242,7 +264,7 @@ def open_reader(
     """Open the rows of a file, or of standard input for None.
 
     Args:
-        source: the file.
+        source: the file, or a folder with a file for each user.
         settings: of the stream.
         file_format: "csv", "jsonl" or "parquet"; None guesses by the file's name, else by its first
             byte.
@@ -252,7 +274,7 @@ def open_reader(
     Raises:
         InputError: it cannot be opened, has no rows, or lacks columns.
     """
-    with open_table(0 if source is None else source, file_format) as table:
+    with open_rows(0 if source is None else source, file_format) as table:
         try:
             yield Reader(table, settings, layout, first_row)
         except IsADirectoryError:
@@ -279,7 +301,9 @@ def open_scored(source: Path, settings: Settings, layout: Layout) -> Iterator[Re
                 f"columns to score must be {shown_names(wanted)}, as in the stream; {got}."
             )
         unlabelled = replace(settings, timestamp=None, row_id=None)
-        yield Reader(table, unlabelled, replace(layout, user=None, labels=()))
+        if settings.time_column is not None:
+            unlabelled = replace(settings, time_column=None, start=None, release_every=1)
+        yield Reader(table, unlabelled, replace(layout, user=None, labels=(), time=None))
 
 
 class Reader:
@@ -317,9 +341,10 @@ class Reader:
         cells = self.layout.cells
         if settings.schema is not None:
             cells = declared_cells(settings)
-        self._select(cells, is_new=layout is None)
+        is_new = layout is None and settings.calendar is None  # whose columns are all named
+        self._select(cells, is_new)
         first = table.read(1)
-        if layout is None:
+        if is_new:
             if first is None:
                 raise InputError(_EMPTY)
             if settings.schema is None:
@@ -339,6 +364,8 @@ class Reader:
         columns = [*cells, *self.layout.labels]
         if self.layout.user is not None:
             columns.append(self.layout.user)
+        if self.layout.time is not None:
+            columns.append(self.layout.time)
         self._table.select(list(dict.fromkeys(columns)), cells if arrays else ())
 
     def _settle_layout(self, first: RowBatch, cells: Sequence[str]) -> None:
@@ -378,7 +405,10 @@ class Reader:
         return 1 + self._table.skip(rows - 1)
 
     def _block(self, batch: RowBatch) -> RowBlock:
+        time = self.layout.time
         try:
+            if time is not None:
+                require_times(batch.columns[time], f"column {time!r}")
             return batch_block(batch, self._settings, self.layout)
         except ValueError as error:
             raise InputError(str(error)) from None
@@ -414,20 +444,51 @@ def batch_block(
         for name in declared_cells(settings):
             cells[name] = cells_of(columns[name], f"column {name!r}")
         block = encoded(cells, users, faults, settings)
-        return replace(block, nameless=frozenset(nameless), malformed=batch.faults)
+        block = replace(block, nameless=frozenset(nameless), malformed=batch.faults)
+    else:
+        block = _undeclared(batch, users, faults, layout, frozenset(nameless))
+    if layout.time is None:
+        return block
+    return in_periods(block, columns[layout.time], settings)
+
+
+def _undeclared(
+    batch: RowBatch,
+    users: Sequence[str | None] | None,
+    faults: Collection[int],
+    layout: Layout,
+    nameless: frozenset[int],
+) -> RowBlock:
+    """The rows of a batch without a schema."""
+    columns = batch.columns
     if layout.array is not None:
         column = columns[layout.array]
         values = lists_of_numbers(column, layout.dimension, f"column {layout.array!r}")
     else:
-        coordinates = [numbers(columns[name], f"column {name!r}") for name in layout.columns]
+        coordinates = [numbers(columns[name], f"column {name!r}") for name in layout.cells]
         values = np.column_stack([np.zeros((batch.rows, 0)), *coordinates])
     labels = []
     for name in layout.labels:
         texts = cells_of(columns[name], f"column {name!r}")
         labels.append(map(label_of, texts))
     rows_of_labels = list(zip(*labels, strict=True))
-    block = _unscaled(values, users, faults, rows_of_labels, frozenset(nameless))
+    block = _unscaled(values, users, faults, rows_of_labels, nameless)
     return replace(block, malformed=batch.faults)
+
+
+def in_periods(block: RowBlock, times: Any, settings: Settings) -> RowBlock:
+    """Rows with the period of each, and with a coordinate that counts valid rows.
+
+    Args:
+        block: the rows; with a schema they are counted already.
+        times: of the rows, as an Arrow array or a list of strings.
+        settings: with a calendar.
+    """
+    assert settings.calendar is not None
+    values = block.values
+    if settings.schema is None:
+        values = _counted(values, ~block.invalid, settings)
+    return replace(block, values=values, periods=settings.calendar.steps(times))
 
 
 def array_layout(name: str, dimension: int, settings: Settings) -> Layout:
@@ -455,6 +516,8 @@ def chosen_layout(names: Sequence[str], settings: Settings) -> Layout:
     others = list(labels)
     if user is not None:
         others.insert(0, user)
+    if settings.time_column is not None:
+        others.append(settings.time_column)
     wanted = settings.columns or [name for name in names if name not in others]
     used = [*wanted, *others]
     occurrences = Counter(names)
@@ -467,4 +530,6 @@ def chosen_layout(names: Sequence[str], settings: Settings) -> Layout:
             "columns must be at least one, all different, and not the user's or a label's; got "
             f"{shown_names(used)}."
         )
-    return Layout(tuple(wanted), user, labels)
+    if settings.count_weight:
+        wanted = [*wanted, COUNT]
+    return Layout(tuple(wanted), user, labels, time=settings.time_column)

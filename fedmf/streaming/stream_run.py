@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedmf.clipping.clipped_rows import clip_factors
-from fedmf.data.cells import ids, require_mostly_exact
+from fedmf.data.cells import ids, require_wide
 from fedmf.data.table_reader import (
     InputError,
     JsonLinesTable,
     ParquetTable,
     TableReader,
-    open_table,
 )
-from fedmf.errors import LedgerError
+from fedmf.data.user_files import RowFiles, UserFiles, open_rows
+from fedmf.errors import ConfigError
 from fedmf.ledger.participations import Histories
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import LARGEST_HORIZON, Participation
@@ -117,12 +117,18 @@ class StreamRun:
         self._emit()
 
     def __enter__(self) -> Self:
+        self.state.write_counts(self.counts())
+        self._write_statement()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.output.close()
         with contextlib.suppress(OSError):
-            self.state.write_counts()
+            self.state.write_counts(self.counts())
+
+    def counts(self) -> dict[str, int]:
+        """Counts that only the operator may see."""
+        return self.state.counts()
 
     @property
     def position(self) -> Position:
@@ -238,6 +244,10 @@ class StreamRun:
         """Finish the output, write the privacy statement into the directory, and return it."""
         self.output.finish(self.renderer, self.state.releases, self.position.records)
         self._commit()
+        return self._write_statement()
+
+    def _write_statement(self) -> PrivacyStatement:
+        """Write the privacy statement of the commits so far into the directory, and return it."""
         statement = costs_of(self.state).statement
         statement.write(self.state.directory)
         return statement
@@ -431,6 +441,9 @@ class StreamRun:
         return state.hexdigest()
 
 
+AnyRun = TypeVar("AnyRun", bound=StreamRun)
+
+
 class _HeldRows:
     """Admitted rows that wait for their release, with their labels."""
 
@@ -453,7 +466,7 @@ class _HeldRows:
 def open_run(
     directory: str | Path,
     settings: Settings,
-    source: str | Path | None,
+    source: str | RowFiles | None,
     output: str | Path | None,
     file_format: str | None = None,
     first_row: int = 1,
@@ -466,7 +479,8 @@ def open_run(
     Args:
         directory: the state directory.
         settings: the same as when the stream was started.
-        source: file of the rows; None for standard input.
+        source: file of the rows, or `UserFiles` for a folder with one for each user; None for
+            standard input.
         output: file for the releases; None for standard output.
         file_format: of the input, see `open_reader`.
         first_row: which row of the stream the input begins with.
@@ -476,76 +490,91 @@ def open_run(
             projection.
 
     Raises:
-        LedgerError: the directory belongs to other settings, to something else, is in use, or is
-            behind what this machine has seen of its stream.
+        ConfigError: the directory belongs to other settings or to something else.
+        LedgerError: it is in use, or behind what this machine has seen of its stream.
         ValueError: settings, input or output are invalid.
     """
+    if settings.calendar is not None:
+        raise ValueError("a stream with a time column must be opened by open_periods.")
     directory = Path(directory)
-    source_path = _optional_path(source)
-    output_path = _optional_path(output)
+    rows = rows_of(source)
+    output_path = optional_path(output)
     with ExitStack() as stack:
         if StreamState.exists(directory):
-            state = stack.enter_context(_reopened(directory, settings))
+            state = stack.enter_context(reopen_state(directory, settings))
             layout = state.plan.layout
-            opened = open_reader(source_path, settings, file_format, layout, first_row)
+            opened = open_reader(rows, settings, file_format, layout, first_row)
             reader = stack.enter_context(opened)
         else:
             if first_row != 1:
                 raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
-            if source_path is None and settings.rounds is None:
+            if rows is None and settings.rounds is None:
                 raise InputError(
                     "n (rounds) must be given for standard input; got none. Use --rounds N."
                 )
             open_output(output_path, True, raw)
-            reader = stack.enter_context(open_reader(source_path, settings, file_format))
-            _require_ids(source_path, settings, file_format)
-            rounds = settings.rounds or _counted_rows(source_path, settings, file_format)
-            created = _created(directory, settings, reader.layout, rounds, remembered)
+            reader = stack.enter_context(open_reader(rows, settings, file_format))
+            _require_ids(rows, settings, file_format)
+            rounds = settings.rounds or _counted_rows(rows, settings, file_format)
+            created = create_state(directory, settings, reader.layout, rounds, remembered)
             state = stack.enter_context(created)
-        destination = open_output(output_path, False, raw)
-        if state.position.output not in ("", destination.name):
-            destination = open_output(output_path, True, raw)
+        destination = output_of(state, output_path, raw)
         yield stack.enter_context(StreamRun(state, destination, progress)), reader
 
 
+def output_of(state: StreamState, path: Path | None, raw: bool) -> Output:
+    """The output of a stream, which may be another one than before if it is new.
+
+    Raises:
+        ValueError: it exists and is not the output of this stream.
+    """
+    output = open_output(path, False, raw)
+    if state.position.output not in ("", output.name):
+        output = open_output(path, True, raw)
+    return output
+
+
 @contextmanager
-def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator[StreamRun]:
+def open_pushed(
+    directory: Path, settings: Settings, layout: Layout, kind: type[AnyRun]
+) -> Iterator[AnyRun]:
     """Start or continue a stream of pushed rows; the caller gets the releases.
 
     Args:
         directory: the state directory.
         settings: with the horizon; the same as when the stream was started.
         layout: of the rows.
+        kind: `StreamRun`, or `PeriodRun` for a stream of periods.
 
     Raises:
-        LedgerError: as `open_run`, or the stream was started with rows of another layout.
+        ConfigError, LedgerError: as `open_run`, or the stream was started with rows of another
+            layout.
         ValueError: settings are invalid.
     """
     with ExitStack() as stack:
         if StreamState.exists(directory):
-            state = stack.enter_context(_reopened(directory, settings))
+            state = stack.enter_context(reopen_state(directory, settings))
             if state.position.output not in ("", Output.name):
-                raise LedgerError(
+                raise ConfigError(
                     f"the stream in {directory} must have been started by pushing rows; it was"
                     " started by `fedmf stream` and continues with that command."
                 )
             if state.plan.layout != layout:
-                raise LedgerError(
+                raise ConfigError(
                     f"d (dimension) must be {state.plan.layout.dimension} with the same columns as"
                     f" when the stream in {directory} began; got {layout.dimension}."
                 )
         else:
-            created = _created(directory, settings, layout, settings.rounds or 0)
+            created = create_state(directory, settings, layout, settings.rounds or 0)
             state = stack.enter_context(created)
-        yield stack.enter_context(StreamRun(state, Output()))
+        yield stack.enter_context(kind(state, Output()))
 
 
 def account_stream(directory: str | Path) -> PrivacyStatement:
     """The privacy statement of a state directory, computed again from its commits.
 
     Raises:
-        LedgerError, ValueError: not a state directory, damaged or altered, or in use by another
-            process.
+        ConfigError, LedgerError, ValueError: not a state directory, damaged or altered.
     """
     return stream_costs(directory).statement
 
@@ -554,34 +583,42 @@ def stream_costs(directory: str | Path) -> PrivacyCost:
     """The privacy cost of a stream for each of its users, to be composed with other costs.
 
     Raises:
-        LedgerError, ValueError: as for `account_stream`.
+        ConfigError, LedgerError, ValueError: as for `account_stream`.
     """
-    with StreamState.open(Path(directory), remembered=False) as state:
+    with StreamState.open(Path(directory), read_only=True) as state:
         return costs_of(state)
 
 
-def _optional_path(path: str | Path | None) -> Path | None:
+def rows_of(source: str | RowFiles | None) -> RowFiles | None:
+    """Return the files of the rows; None for standard input."""
+    if isinstance(source, UserFiles):
+        return source
+    return optional_path(source)
+
+
+def optional_path(path: str | Path | None) -> Path | None:
+    """A path that may be absent."""
     if path is None:
         return None
     return Path(path)
 
 
-def _created(
+def create_state(
     directory: Path, settings: Settings, layout: Layout, rounds: int, remembered: bool = True
 ) -> StreamState:
     """The state of a new stream."""
-    if settings.release_every > 1 and settings.release_every * layout.dimension > _LARGEST_BLOCK:
+    every = settings.rows_of_release
+    if every > 1 and every * layout.dimension > _LARGEST_BLOCK:
         raise ValueError(
             f"R (release every) must be at most {_LARGEST_BLOCK // layout.dimension} for d ="
-            f" {layout.dimension}, as rows are held until they are released; got"
-            f" {settings.release_every}."
+            f" {layout.dimension}, as rows are held until they are released; got {every}."
         )
     plan = StreamPlan.of(settings, layout, rounds)
     key = NoiseKey.from_os() if settings.seed is None else NoiseKey.from_seed(settings.seed)
     return StreamState.create(directory, plan, key, remembered)
 
 
-def _reopened(directory: Path, settings: Settings) -> StreamState:
+def reopen_state(directory: Path, settings: Settings) -> StreamState:
     """The state of an earlier stream, which must have the same settings."""
     state = StreamState.open(directory)
     recorded = state.plan.settings.to_dict()
@@ -595,26 +632,26 @@ def _reopened(directory: Path, settings: Settings) -> StreamState:
         if name == "schema":  # too long to be shown
             required = "as it was"
             got = "another one"
-        raise LedgerError(
+        raise ConfigError(
             f"{name} must be {required} when the stream in {directory} began; got {got}. Give the"
             " same settings, or another --state-dir for another stream."
         )
     return state
 
 
-def _require_ids(source: Path | None, settings: Settings, file_format: str | None) -> None:
-    """Reject a file without ids, or with ids of which most are floats too large to be told apart.
+def _require_ids(source: RowFiles | None, settings: Settings, file_format: str | None) -> None:
+    """Reject a file without ids, or with ids as floats that are too narrow for them.
 
-    Ids alone decide. Each of these rows would take its step as a zero vector.
+    Ids and their type alone decide. Each row without an id would take its step as a zero vector.
 
     Raises:
-        InputError: JSON lines without an id, or a column of Parquet with inexact floats.
+        InputError: JSON lines without an id, or a column of Parquet with narrow floats.
     """
     user = settings.user_column
     if source is None or user is None:
         return
     place = f"column {user!r}"
-    with open_table(source, file_format) as table:
+    with open_rows(source, file_format) as table:
         if not isinstance(table, ParquetTable | JsonLinesTable):
             return  # the header of CSV has shown the column
         table.select([user])
@@ -623,17 +660,17 @@ def _require_ids(source: Path | None, settings: Settings, file_format: str | Non
             column = batch.columns[user]
             named = named or column.null_count < batch.rows
             try:
-                require_mostly_exact(column, place)
+                require_wide(column, place)
             except ValueError as error:
                 raise InputError(str(error)) from None
     if not named:
         raise InputError(f"{place} must hold user ids; got none in any row of {source}.")
 
 
-def _counted_rows(source: Path | None, settings: Settings, file_format: str | None) -> int:
+def _counted_rows(source: RowFiles | None, settings: Settings, file_format: str | None) -> int:
     """Count the rows of a file that will take a step, which ids and order alone decide."""
     assert source is not None
-    with open_table(source, file_format) as table:
+    with open_rows(source, file_format) as table:
         if settings.user_column is None:
             return _all_rows(table)
         return _admissible_rows(table, settings.user_column, settings)

@@ -69,6 +69,13 @@ _PUBLIC_LAYOUT: Final = (
     "the names and number of columns are public: they come from the header of the input (of JSON"
     " lines the form of the first row), or from the program that pushes rows"
 )
+_IDS_IN_STATE: Final = (
+    "publishing user ids or the state directory, or whether there is any input for a period"
+)
+_PUBLIC_CALENDAR: Final = (
+    "the calendar is public, and periods were closed by a clock or on fixed dates, never because of"
+    " rows"
+)
 _PUBLIC_LABELS: Final = (
     "{labels} of every row, and whether it can be read, was declared public and does not depend on"
     " the protected values"
@@ -111,13 +118,15 @@ def costs_of(state: StreamState) -> PrivacyCost:
     counts = np.bincount(keys)
     lineage = state.ledger.lineage()
     losses = UserLosses([], np.array([gaussian_mu(sigma)]))
+    users = 0
     participation: dict[str, int | None] = {
         "users_participated": None,
         "actual_max_participations": None,
         "actual_min_separation": None,
     }
-    if settings.user_column is not None:
+    if settings.user_column is not None and settings.calendar is None:
         losses = _losses_of_users(state, counts, separation)
+        users = len(counts)
         participation = {
             "users_participated": len(counts),
             "actual_max_participations": int(counts.max(initial=0)),
@@ -137,6 +146,7 @@ def costs_of(state: StreamState) -> PrivacyCost:
             **dataclasses.asdict(plan.participation),
             "rounds_released": state.position.step,
             "release_every": plan.every,
+            "periods": _periods(plan),
             "rows_of_user_in_a_release": plan.rows_of_user,
             "sampling": "none: no amplification claimed",
             "amplification": None,
@@ -158,7 +168,7 @@ def costs_of(state: StreamState) -> PrivacyCost:
             "epsilon_known_cohorts": epsilon,
             "epsilon_so_far": None,
             "mu": gaussian_mu(sigma),
-            **losses.figures(settings.delta, len(counts), epsilon),
+            **losses.figures(settings.delta, users, epsilon),
             **participation,
             "noise_key": state.key.fingerprint,
             "noise_key_public": state.key.public,
@@ -202,6 +212,18 @@ def _second_moment(plan: StreamPlan) -> dict[str, Any]:
     return description
 
 
+def _periods(plan: StreamPlan) -> dict[str, str] | None:
+    """The calendar of a stream of periods."""
+    settings = plan.settings
+    if settings.calendar is None:
+        return None
+    return {
+        "every": str(settings.release_every),
+        "start": settings.calendar.start.isoformat(),
+        "end": settings.calendar.end.isoformat(),
+    }
+
+
 def _public_inputs(plan: StreamPlan) -> list[dict[str, str]]:
     inputs = []
     for name, column in plan.settings.labels.items():
@@ -211,6 +233,8 @@ def _public_inputs(plan: StreamPlan) -> list[dict[str, str]]:
 
 
 def _not_covered(plan: StreamPlan) -> list[str]:
+    if plan.settings.calendar is not None:
+        return [_IDS_IN_STATE, *NOT_COVERED[1:]]
     if not plan.settings.labels:
         return list(NOT_COVERED)
     labels = " and ".join(plan.settings.labels)
@@ -221,6 +245,11 @@ def _assumptions(plan: StreamPlan) -> list[str]:
     assumptions = [_ROWS_ARE_USERS]
     if plan.settings.user_column is not None:
         assumptions = [_IDS, _READABLE_IDS, SPENT_ASSUMPTION]
+    if plan.settings.calendar is not None:
+        assumptions = [_ROWS_ARE_USERS]
+        if plan.settings.user_column is not None:
+            assumptions = [_IDS]
+        assumptions.append(_PUBLIC_CALENDAR)
     assumptions.append(_PUBLIC_LAYOUT)
     if plan.settings.labels:
         assumptions.append(_PUBLIC_LABELS.format(labels=" and ".join(plan.settings.labels)))

@@ -30,6 +30,7 @@ from fedmf.runs.run import Run
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import resume, run_in_process, start
 from fedmf.runs.tables.configuration import Scalar, run_of
+from fedmf.sweeps.pictures import write_pictures
 from fedmf.sweeps.results import MetricColumn, SweepResult
 from fedmf.sweeps.sweep import Cell, Sweep, comma_list, described
 from fedmf.training import Task
@@ -44,7 +45,7 @@ def run_sweep(
     keep_runs: bool = False,
     on_run: Callable[[int, int, str], None] | None = None,
 ) -> SweepResult:
-    """Execute all unfinished runs, and write the table, the figure and the evaluations.
+    """Execute all unfinished runs, and write tables, pictures and evaluations.
 
     Args:
         sweep: the configurations to compare.
@@ -77,6 +78,7 @@ def run_sweep(
             work.run()
         result = SweepResult(folder, sweep, work.metric, work.frame(), tuple(work.errors.values()))
         result.write(work.records)
+        write_pictures(result, result.by_round(work.records))
         return result
     finally:
         lock.release()

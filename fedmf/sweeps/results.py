@@ -1,4 +1,4 @@
-"""The result of a sweep, as a table, a figure and a file of all evaluations.
+"""The result of a sweep, as tables, pictures and a file of all evaluations.
 
 Each cell has its metric by seed, a confidence interval, and a comparison with the baseline.
 `run_sweep` makes a `SweepResult` of the finished runs and writes it into the sweep's directory.
@@ -17,18 +17,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_sigma
 from fedmf.accounting.rounding import at_least
-from fedmf.figures import COLOURS, new_figure, style
+from fedmf.figures import html_table
 from fedmf.ledger.durable_files import write_durably
 from fedmf.statements.privacy import UserLevel
-from fedmf.sweeps.sweep import Cell, Sweep, comma_list, described, shown_value
+from fedmf.sweeps.latex import latex_table
+from fedmf.sweeps.sweep import Cell, Sweep, shown_value
 
 _CONFIDENCE: Final = 0.95
-_MARKERS: Final = "osD^vPX*"
-_AXIS_LABELS: Final = {"privacy.epsilon": "privacy loss ε"}
 
 
 class Interval(NamedTuple):
@@ -93,7 +91,10 @@ class MetricColumn:
         if value == -math.inf:
             return "−∞"
         digits = ".1f" if self.is_share else ".4g"
-        return f"{self.scale * value:{sign}{digits}}"
+        text = f"{self.scale * value:{sign}{digits}}"
+        if text.startswith("-"):
+            return f"−{text[1:]}"
+        return text
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +115,17 @@ class SweepResult:
     metric: MetricColumn
     runs: pd.DataFrame
     failures: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """The directory and the numbers of cells and runs in one line."""
+        cells = len(self.sweep.cells)
+        return f"SweepResult({str(self.path)!r}, {cells} cells, {len(self.runs)} runs)"
+
+    def _repr_html_(self) -> str:
+        notes = [("note", warning) for warning in self.warnings]
+        notes += [("failed", failure) for failure in self.failures]
+        table: str = self.table.to_html(index=False)
+        return table + html_table([*notes, ("privacy", privacy_together(self.sweep))])
 
     def _reported(self, cell: Cell) -> pd.DataFrame:
         return self.runs.loc[(self.runs["cell"] == str(cell)) & (self.runs["part"] == "reported")]
@@ -156,33 +168,33 @@ class SweepResult:
             chosen = self.tuned(cell)
             for name in self.sweep.tuned:
                 row[name] = shown_value(chosen.get(name, ""))
-            row[self.metric.label] = self._shown_metric(cell)
+            row[self.metric.label] = self.shown_metric(cell)
             if len(self.sweep.variants) > 1:
-                comparison = f"− {self.sweep.baseline}, paired, {100 * _CONFIDENCE:g} %"
-                row[comparison] = self._shown_comparison(cell)
+                row[f"− {self.sweep.baseline}"] = self._shown_comparison(cell)
             row["seeds"] = str(len(self.values(cell)))
             rows.append(row)
         return pd.DataFrame(rows)
 
-    def _shown_metric(self, cell: Cell) -> str:
-        """The mean of a cell and the range over its seeds."""
-        values = self.values(cell).values()
-        if not values:
+    def shown_metric(self, cell: Cell) -> str:
+        """The mean of a cell with its interval."""
+        interval = self.interval(cell)
+        if not interval.size:
             return "failed"
-        mean = self.metric.shown(self.interval(cell).estimate)
-        least = self.metric.shown(min(values))
-        largest = self.metric.shown(max(values))
-        return f"{mean} ({least}–{largest})"
+        return self._shown_interval(interval)
 
     def _shown_comparison(self, cell: Cell) -> str:
         """The difference from the baseline with its interval; empty if there is none."""
         difference = self.against_baseline(cell)
         if difference is None or not difference.size:
             return ""
-        mean = self.metric.shown(difference.estimate, "+")
-        low = self.metric.shown(difference.low, "+")
-        high = self.metric.shown(difference.high, "+")
-        return f"{mean} [{low}, {high}]"
+        return self._shown_interval(difference, "+")
+
+    def _shown_interval(self, interval: Interval, sign: str = "") -> str:
+        """A mean and half the width of its interval, which one value does not have."""
+        mean = self.metric.shown(interval.estimate, sign)
+        if interval.size < 2:
+            return mean
+        return f"{mean} ± {self.metric.shown(interval.half_width)}"
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -197,42 +209,72 @@ class SweepResult:
                 f"{self.metric.label} is of users' own rows: no epsilon covers it, nor what it"
                 " chose"
             )
+        lines.extend(self._at_ends())
         for cell in self.sweep.cells:
-            for name, value in self.tuned(cell).items():
-                if _ends_list(value, self.sweep.tuned[name]):
-                    lines.append(
-                        f"{cell}: {name} = {value:g} ends its list; a better one may lie beyond"
-                    )
             values = self.values(cell)
             missing = [seed for seed in self.sweep.seeds if seed not in values]
             if missing:
                 lines.append(f"{cell}: without seeds {missing}: their runs failed")
         return tuple(lines)
 
+    def _at_ends(self) -> list[str]:
+        """A note for each tuned key with values at an end of its list, which names their cells."""
+        cells: dict[str, list[str]] = {}
+        for cell in self.sweep.cells:
+            for name, value in self.tuned(cell).items():
+                if _ends_list(value, self.sweep.tuned[name]):
+                    cells.setdefault(name, []).append(f"{cell} ({value:g})")
+        lines = []
+        for name, ending in cells.items():
+            lines.append(
+                f"{name} is at an end of its list in {len(ending)} of {len(self.sweep.cells)}"
+                f" cells; better values may lie beyond: {', '.join(ending)}"
+            )
+        return lines
+
     def text(self) -> str:
         """The table in Markdown, then warnings, failures, and what all runs cost one user."""
         header = list(self.table.columns)
         rows = [header, ["---"] * len(header), *self.table.to_numpy().tolist()]
         lines = [_markdown_row(row) for row in rows]
-        lines.append("\n")
+        lines.append(f"\n{self._legend}\n\n")
         lines.extend(f"note: {warning}\n" for warning in self.warnings)
         lines.extend(f"note: failed: {failure}\n" for failure in self.failures)
         privacy = privacy_together(self.sweep)
         lines.append(f"Privacy of the whole sweep, tuning included: {privacy}\n")
         return "".join(lines)
 
+    @property
+    def _legend(self) -> str:
+        """The meaning of the numbers in the tables."""
+        text = f"Mean over the seeds ± {100 * _CONFIDENCE:g} % (Student)"
+        if len(self.sweep.variants) > 1:
+            text += f"; differences from {self.sweep.baseline} are paired by seed"
+        return f"{text}."
+
     def write(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write the table, the evaluations and the figure into the sweep's directory.
+        """Write the tables and the evaluations into the sweep's directory.
 
         Args:
             records: the record of each finished run, by digest.
         """
         write_durably(self.path / "table.md", self.text().encode())
+        write_durably(self.path / "table.tex", latex_table(self.table, self._legend).encode())
         if records:
             write_durably(self.path / "runs.parquet", self._evaluations(records))
-        figure = self.picture()
-        if figure:
-            write_durably(self.path / "comparison.png", figure)
+
+    def by_round(self, records: Mapping[str, Mapping[str, Any]]) -> dict[Cell, dict[int, Interval]]:
+        """The mean over the reported seeds of each cell, by number of released rounds."""
+        by_round = {}
+        for cell in self.sweep.cells:
+            values: dict[int, list[float]] = {}
+            for digest in self._reported(cell)["run"]:
+                for row in records.get(digest, {"metrics": []})["metrics"]:
+                    value = row.get(self.metric.column)
+                    if value is not None:
+                        values.setdefault(row["round"], []).append(value)
+            by_round[cell] = {t: mean_interval(values[t]) for t in sorted(values)}
+        return by_round
 
     def _evaluations(self, records: Mapping[str, Mapping[str, Any]]) -> bytes:
         """Every evaluation of every run with its keys, as a Parquet file."""
@@ -243,72 +285,6 @@ class SweepResult:
         buffer = io.BytesIO()
         runs.merge(pd.DataFrame(evaluations), on="run").to_parquet(buffer, index=False)
         return buffer.getvalue()
-
-    def picture(self) -> bytes:
-        """Means and intervals along the first key of the grid, or of the variants, as PNG.
-
-        Empty where matplotlib (the extra ``report``) is not installed.
-        """
-        try:
-            figure = new_figure(7, 4)
-        except ImportError:
-            return b""
-        axes = figure.subplots()
-        key = next(iter(self.sweep.grid), "")
-        lines = self._lines()
-        for at, (name, cells) in enumerate(lines.items()):
-            first_place = 0.03 * at
-            if not key:  # a line is one cell
-                first_place = at
-            self._draw_line(axes, at, name, first_place + np.arange(len(cells)), cells)
-        ticks = self.sweep.grid.get(key) or lines
-        labels = [str(tick).removesuffix(".0") for tick in ticks]
-        slant: dict[str, Any] = {}
-        if not key:
-            slant = {"rotation": 25, "ha": "right"}
-        axes.set_xticks(range(len(labels)), labels, **slant)
-        style(
-            axes,
-            xlabel=_AXIS_LABELS.get(key, key),
-            ylabel=f"{self.metric.label}, mean and {100 * _CONFIDENCE:g} % interval",
-        )
-        if len(lines) > 1 and key:
-            figure.legend(loc="outside right upper", fontsize=9, frameon=False)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=150)
-        return buffer.getvalue()
-
-    def _lines(self) -> dict[str, list[Cell]]:
-        """The cells of each line of the figure: they differ in the first key of the grid."""
-        lines: dict[str, list[Cell]] = {}
-        for cell in self.sweep.cells:
-            name = comma_list(cell.variant, described(dict(cell.point[1:])))
-            lines.setdefault(name, []).append(cell)
-        return lines
-
-    def _draw_line(
-        self, axes: Any, at: int, name: str, places: ArrayLike, cells: Sequence[Cell]
-    ) -> None:
-        """Draw one line of the figure with its error bars."""
-        means = []
-        bars = []
-        for cell in cells:
-            interval = self.interval(cell)
-            means.append(self.metric.scale * interval.estimate)
-            bars.append(self.metric.scale * interval.half_width)
-        # A line that the key does not change, such as runs without noise along ε, is a level to
-        # compare with.
-        linestyle = "--" if len(set(means)) == 1 else "-"
-        axes.errorbar(
-            places,
-            means,
-            yerr=bars,
-            label=name,
-            marker=_MARKERS[at % len(_MARKERS)],
-            capsize=3,
-            color=COLOURS[at % len(COLOURS)],
-            linestyle=linestyle,
-        )
 
 
 def _ends_list(value: object, candidates: Sequence[object]) -> bool:

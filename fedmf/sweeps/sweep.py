@@ -173,6 +173,10 @@ class Sweep:
             raise ConfigError(f"{name} (of the sweep {path}) must be given; got none.")
 
     def __post_init__(self) -> None:
+        if not isinstance(self.base, Mapping | Run):
+            raise ConfigError(
+                f"base (of a sweep) must be tables, dotted keys or a Run; got {self.base!r:.40}."
+            )
         base = dotted_keys(self.base) if isinstance(self.base, Run) else dotted(self.base)
         variants = {name: dotted(keys) for name, keys in self.variants.items()}
         values: dict[str, Any] = {

@@ -21,7 +21,7 @@ from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 
 from fedmf.data.structure import Features, each, named
-from fedmf.errors import ConfigError, pass_interrupt
+from fedmf.errors import pass_interrupt
 from fedmf.models import FlatModel
 from fedmf.training.batches import StepRows
 from fedmf.training.local_sgd import LocalSGD
@@ -366,20 +366,6 @@ def _full_precision(device: torch.device) -> Iterator[None]:
     cudnn = torch.backends.cudnn
     with cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=False):
         yield
-
-
-def refuse_batch_statistics(module: nn.Module) -> None:
-    """Reject a module in which one example changes another's outputs.
-
-    Raises:
-        ConfigError: a layer normalises by the statistics of a batch.
-    """
-    for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
-                f"model must treat examples one by one; got {type(part).__name__} {name!r}. The"
-                " statistics of a batch mix them, padding included: use GroupNorm or LayerNorm."
-            )
 
 
 def _rows(like: Tensor, users: int) -> Tensor:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,7 @@ from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError, pass_interrupt
 from fedmf.models import FlatModel
+from fedmf.models.frozen import refuse_live_statistics
 from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
 from fedmf.training.batches import Shape, StepRows, groups_of, step_rows, user_seed
 from fedmf.training.compiled import CompiledEngine, NotAChain, program_of
@@ -34,10 +36,11 @@ from fedmf.training.engines import (
     VmapEngine,
     draws_numbers,
     made_up_group,
-    refuse_batch_statistics,
     training_conditions,
     users_at_once,
 )
+from fedmf.training.frozen_features import FrozenFeatures
+from fedmf.training.held_out import HeldOutExamples, training_part
 from fedmf.training.interference import interference
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.rng import draw_seed
@@ -107,7 +110,7 @@ def chosen_path(task: Task, local: LocalSGD) -> PathChoice:
     fault = ""
     reasons: list[str] = []
     for path, obstacle in _FASTER.items():
-        why = obstacle(task, local)
+        why = obstacle(task.after_frozen_layers, local)
         if why:
             reasons.append(f"not {path!r}: {why}")
             continue
@@ -122,7 +125,7 @@ def _require_groups(task: Task, local: LocalSGD) -> None:
     """Raise ConfigError where users cannot be trained in groups."""
     try:
         with silent():
-            _try_group(task, local)
+            _try_group(task.after_frozen_layers, local)
     except Exception as error:  # a module may raise anything
         raise ConfigError(
             "model must be one that torch.func can batch with engine 'vmap'; got"
@@ -167,10 +170,11 @@ _faults: Final[WeakKeyDictionary[FlatModel, dict[object, str]]] = WeakKeyDiction
 
 def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
     """Why a task must not be trained on a path, empty if it may; tried once in a process."""
+    local = replace(local, held_out=0.0)  # made-up users train on all their examples
     faults = _faults.setdefault(task.model, {})
     setting = path, local, task.loss, str(task.structure), str(task.device)
     if setting not in faults:
-        faults[setting] = _tried_fault_of(path, task, local)
+        faults[setting] = _tried_fault_of(path, task.after_frozen_layers, local)
     return faults[setting]
 
 
@@ -234,7 +238,7 @@ class LocalTrainer:
         few groups only.
 
     Args:
-        task: users' examples, model and loss.
+        task: users' examples, model and loss; on those that ``local`` holds out nobody trains.
         local: local SGD and its engine.
         group_size: most users that are handed to an engine at once; by default as many as suit the
             caches.
@@ -258,17 +262,19 @@ class LocalTrainer:
     ) -> None:
         if group_size is not None and group_size < 1:
             raise ValueError(f"group size must be at least 1; got {group_size}.")
-        refuse_batch_statistics(task.model.module)
-        self.task = task
+        refuse_live_statistics(task.model.module)
+        self.held_out = HeldOutExamples(task, local.held_out)
+        task = training_part(task, local.held_out)
+        self.task = task.after_frozen_layers
         self.local = local
         if path is None:
             path = _path_with_warning(task, local)
         self.path: Path = path
         # A GPU has one queue: threads would split a group into small ones and wait for each other.
         # All threads share one generator of random numbers.
-        if task.device.type != "cpu" or (path == "loop" and draws_numbers(task, local)):
+        if task.device.type != "cpu" or (path == "loop" and draws_numbers(self.task, local)):
             threads = 1
-        self._workers: Workers[Engine] = Workers(partial(_ENGINES[path], task, local), threads)
+        self._workers: Workers[Engine] = Workers(partial(_ENGINES[path], self.task, local), threads)
         self._group_limit = group_size
 
     @torch.inference_mode(False)
@@ -301,7 +307,12 @@ class LocalTrainer:
         return updates
 
     def add_updates(
-        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: ClippedSum
+        self,
+        parameters: Tensor,
+        user_ids: Sequence[str],
+        t: int,
+        total: ClippedSum,
+        reported: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
     ) -> list[UserFailure]:
         """Train users and add their updates to a sum, group by group, on all processor cores.
 
@@ -311,6 +322,7 @@ class LocalTrainer:
             t: 0-based round; it selects the shuffling.
             total: the sum to which updates are added; it counts every user, the failed ones as
                 zero vectors.
+            reported: numbers of the users by name, shape (users,), which are added as well.
 
         Returns:
             The failures, in the order of ``user_ids``: for the operator alone.
@@ -320,7 +332,8 @@ class LocalTrainer:
         """
         before = total.users
         failures = Failures()
-        self._train(self._add_group, parameters, user_ids, t, total, failures)
+        add_group = partial(self._add_group, reported)
+        self._train(add_group, parameters, user_ids, t, total, failures)
         total.add_nothing(len(user_ids) - (total.users - before))
         return failures.named(user_ids)
 
@@ -360,11 +373,17 @@ class LocalTrainer:
             self._workers.each(partial(work, origin, failures), groups, total)
 
     def _add_group(
-        self, origin: Tensor, failures: Failures, group: Group, total: ClippedSum
+        self,
+        reported: Mapping[str, NDArray[np.float64]],
+        origin: Tensor,
+        failures: Failures,
+        group: Group,
+        total: ClippedSum,
     ) -> None:
-        """Train a group and add its updates to a sum."""
+        """Train a group and add its updates, and what its users report, to a sum."""
         for part in group.parts(self._users_in_one_call(group)):
-            finite = total.add_updates(self._models(origin, part, failures), origin)
+            numbers = {name: values[part.positions] for name, values in reported.items()}
+            finite = total.add_updates(self._models(origin, part, failures), origin, numbers)
             failures.note_infinite(part.positions, finite)
 
     def _put_group(
@@ -377,7 +396,8 @@ class LocalTrainer:
 
     def reference(self) -> LocalTrainer:
         """A trainer of the same users on path "loop"."""
-        return LocalTrainer(self.task, replace(self.local, engine="loop"), 1)
+        local = replace(self.local, engine="loop", held_out=0.0)  # the task is without them
+        return LocalTrainer(self.task, local, 1)
 
     def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:
         """The users that own examples, in groups."""
@@ -385,6 +405,8 @@ class LocalTrainer:
         if self.path == "vmap":
             self._workers.of_thread.expect(len(user_ids))
         users = self.task.dataset.indices(user_ids)
+        if isinstance(self.task.dataset, FrozenFeatures):
+            self.task.dataset.prepare(users)
         counts = example_counts(
             self.task.dataset, users, lambda place, reason: failures.note(place, "sizes", reason)
         )

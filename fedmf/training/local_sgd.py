@@ -45,6 +45,15 @@ class LocalSGD(Value):
         Field("largest number of examples in one pass, to save memory; 0: the whole batch", ge=0),
     ] = 0
 
+    held_out: Annotated[
+        float,
+        Field(
+            "share of each user's examples that it does not train on, for client metrics",
+            ge=0,
+            lt=1,
+        ),
+    ] = 0.0
+
     @property
     def plain(self) -> bool:
         """Whether a step needs nothing but the gradient."""

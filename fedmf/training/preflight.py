@@ -7,24 +7,30 @@ made-up user is trained, and its update must depend on its examples alone.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from fedmf.data.structure import Features, device_of
 from fedmf.errors import ConfigError
-from fedmf.training.engines import LoopEngine, made_up_group, outputs_of, refuse_batch_statistics
+from fedmf.models.frozen import refuse_live_statistics
+from fedmf.training.engines import LoopEngine, made_up_group, outputs_of
 from fedmf.training.interference import interference
 from fedmf.training.local import chosen_path, trainer_on
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.rng import kept_generators, other_states
 from fedmf.training.task import Task
+from fedmf.training.unmoved import unmoved_parameters
 from fedmf.training.user_failures import described, silent
 
+#: Logs a warning, the same one only once in a process.
+_warn_once: Final = cache(logging.getLogger("fedmf").warning)
 #: Examples of a made-up user.
 _WIDTH = 5
 #: Difference by rounding between the loss of an example alone and among others.
@@ -49,12 +55,13 @@ def preflight(task: Task, local: LocalSGD) -> None:
             the exception of that code is its ``__cause__``.
 
     Guarantees:
-        Nothing is printed, and neither the model nor a global random generator moves.
+        Neither the model nor a global random generator moves. A warning names parameters that no
+        user can move (`unmoved_parameters`); nothing else is printed.
         A model and loss for which the update of a made-up user depends on others are rejected: see
         `interference`.
     """
     _compare_with_test_part(task)
-    refuse_batch_statistics(task.model.module)
+    refuse_live_statistics(task.model.module)
     untouched = replace(task, loss=copy.deepcopy(task.loss))  # it has seen no example yet
     group = made_up_group(task, _WIDTH)
     features, labels = group.examples(torch.arange(group.width, device=task.device))
@@ -70,11 +77,18 @@ def preflight(task: Task, local: LocalSGD) -> None:
             raise ConfigError(
                 "update of a user must be finite; got one that is not for made-up examples."
             )
+        unmoved = ""
+        with suppress(Exception):  # more examples than the run ever takes at once may be too many
+            unmoved = unmoved_parameters(untouched)
         with _stage(f"model and loss must be trainable with engine {local.engine!r}"):
             path = chosen_path(untouched, local).path
-            if path == "loop":  # `chosen_path` tries the other paths itself
-                fault = interference(trainer_on(path), untouched, local, grouped=False)
+            # `chosen_path` tries the other paths itself, with what follows on frozen layers.
+            if path == "loop" or untouched.after_frozen_layers is not untouched:
+                grouped = path != "loop"
+                fault = interference(trainer_on(path), untouched, local, grouped)
                 _refuse_interference(fault)
+    if unmoved:
+        _warn_once("model: %s.", unmoved)
     for metric in task.metrics:
         with _stage(
             f"metric {metric.name} must be a number computed from outputs {_seen(outputs)}"
@@ -174,7 +188,7 @@ def _require_same_state(before: dict[str, Tensor], module: nn.Module) -> None:
             raise ConfigError(
                 "model must not change its parameters or buffers in a pass; got another"
                 f" {name!r}. What it keeps of examples would be released without clipping or"
-                " noise, and evaluation would change the model."
+                " noise: freeze that part (fedmf.freeze), or keep nothing."
             )
 
 

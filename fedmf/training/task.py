@@ -16,12 +16,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmf.data import Dataset, PublicInput
 from fedmf.data.dataset import NumberedUsers
-from fedmf.data.structure import ExampleStructure, Features, device_of, each, split_rows
+from fedmf.data.structure import ExampleStructure, Features, each, split_rows
 from fedmf.models import FlatModel
+from fedmf.models.frozen import frozen_layers
+from fedmf.training.frozen_features import FrozenFeatures, structure_of_features
 from fedmf.training.losses import Loss
 from fedmf.training.metrics import Metric
 
@@ -75,7 +77,30 @@ class Task:
     @property
     def device(self) -> torch.device:
         """The device of the examples, on which users are trained."""
-        return device_of(self.dataset.test_features)
+        return self.dataset.test_labels.device
+
+    @cached_property
+    def after_frozen_layers(self) -> Task:
+        """The task of what follows on a model's frozen first layers; itself without such layers.
+
+        Its examples are the features that these layers compute, once for each user. It has the same
+        trained parameters.
+        """
+        module = self.model.module
+        count = frozen_layers(module)
+        if not count:
+            return self
+        assert isinstance(module, nn.Sequential)
+        layers = module[:count]
+        features = structure_of_features(layers, self.structure)
+        if features is None:
+            return self
+        return replace(
+            self,
+            dataset=FrozenFeatures(self.dataset, self.structure, layers),
+            model=FlatModel(module[count:]),
+            structure=replace(self.structure, features=features),
+        )
 
     @torch.no_grad()
     def evaluate(self, parameters: Tensor) -> dict[str, float]:
@@ -83,8 +108,18 @@ class Task:
         examples = len(self.dataset.test_labels)
         if not examples:
             return {}
-        sums = self.sums(parameters, self.dataset.test_features, self.dataset.test_labels)
+        rest = self.after_frozen_layers
+        sums = rest.sums(parameters, rest.dataset.test_features, rest.dataset.test_labels)
         return self.values(sums, examples)
+
+    @torch.no_grad()
+    def outputs(self, parameters: Tensor, features: Features) -> Tensor:
+        """The outputs of θ in evaluation mode for at least one example, on the CPU."""
+        theta = parameters.to(self.device, copy=True)
+        parts: list[Tensor] = []
+        for part in split_rows(features, self._rows_of_a_pass):
+            parts.append(self._evaluated.forward(theta, each(torch.clone, part)).cpu())
+        return torch.cat(parts)
 
     @torch.no_grad()
     def sums(

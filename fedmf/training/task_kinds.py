@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import nn
 
 from fedmf.data import Dataset
+from fedmf.data.structure import TensorStructure
 from fedmf.models import FlatModel
 from fedmf.training.losses import (
     Loss,
@@ -40,10 +41,14 @@ def tagging(dataset: Dataset, model: Model) -> Task:
     Outputs are logits, shape (batch, …, classes).
 
     Args:
-        dataset: labels have shape (examples, …); −100 is padding.
+        dataset: labels have shape (examples, …); −100 is padding. Without ``classes``, the largest
+            label of the test part is the last class.
         model: from features to logits.
     """
-    return Task(dataset, _flat(model), token_cross_entropy, (TOKEN_ACCURACY,), dataset.structure)
+    structure = dataset.structure
+    if not dataset.classes:  # its labels are no tokens
+        structure = replace(structure, labels=TensorStructure.of(dataset.test_labels))
+    return Task(dataset, _flat(model), token_cross_entropy, (TOKEN_ACCURACY,), structure)
 
 
 def next_token(dataset: Dataset, model: Model, vocabulary: int) -> Task:

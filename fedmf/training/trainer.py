@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
@@ -28,7 +30,12 @@ _log = logging.getLogger("fedmf")
 
 
 def checked_sum(
-    trainer: LocalTrainer, sums: SumSpec, parameters: Tensor, users: Sequence[str], t: int
+    trainer: LocalTrainer,
+    sums: SumSpec,
+    parameters: Tensor,
+    users: Sequence[str],
+    t: int,
+    reported: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
 ) -> tuple[ClippedSum, list[UserFailure]]:
     """Train users and sum their clipped updates, such that a server accepts the sum.
 
@@ -42,6 +49,7 @@ def checked_sum(
         parameters: θ_t, shape (d,), float32.
         users: their ids.
         t: 0-based round.
+        reported: numbers of the users by name, shape (users,), which are added as well.
 
     Returns:
         The sum over all users, and the failures.
@@ -50,7 +58,7 @@ def checked_sum(
         UnsoundSumError: a user's contribution is above the clip norm on path "loop" as well.
     """
     total = sums.empty(trainer.task.device)
-    failures = trainer.add_updates(parameters, users, t, total)
+    failures = trainer.add_updates(parameters, users, t, total, reported)
     try:
         total.check_bounds()
         return total, failures
@@ -63,9 +71,10 @@ def checked_sum(
     reference = trainer.reference()
     failures = []
     total = sums.empty(trainer.task.device)
-    for user in users:
+    for place, user in enumerate(users):
         alone = total.like()
-        failures += reference.add_updates(parameters, [user], t, alone)
+        numbers = {name: values[place : place + 1] for name, values in reported.items()}
+        failures += reference.add_updates(parameters, [user], t, alone, numbers)
         try:
             alone.check_bounds()
         except ValueError as error:

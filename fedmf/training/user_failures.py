@@ -26,7 +26,6 @@ from fedmf.data.structure import (
     ExampleStructure,
     Features,
     TensorStructure,
-    device_of,
     each,
     joined,
     named,
@@ -44,13 +43,14 @@ _LIBRARIES: Final = frozenset({"fedmf", "functorch", "numpy", "torch", *sys.stdl
 
 @dataclass(frozen=True)
 class UserFailure:
-    """A user that contributed the zero vector to a round.
+    """A user that contributed the zero vector to a round, or 0 to a client metric.
 
     It depends on data: it is as secret as the ledger.
 
     Args:
         user: the user's id; empty if a reply names no user.
-        stage: "sizes", "loading", "training", "update", "reply" or "quarantine".
+        stage: "sizes", "loading", "training", "update", "held-out", "metric", "reply" or
+            "quarantine".
         reason: why, in one line.
         fault: the reason without text that users or their code chose, which logs may show; empty
             if there is none.
@@ -335,7 +335,7 @@ class _Loader:
 
     @property
     def _device(self) -> torch.device:
-        return device_of(self.dataset.test_features)
+        return self.dataset.test_labels.device
 
 
 @jit_reassoc

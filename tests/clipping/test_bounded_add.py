@@ -158,8 +158,8 @@ class Mistaken:
         self.engines = engines
         self.true = LocalTrainer.add_updates
 
-    def __call__(self, trainer, parameters, users, t, total):  # type: ignore[no-untyped-def]
-        failures = self.true(trainer, parameters, users, t, total)
+    def __call__(self, trainer, parameters, users, t, total, *more):  # type: ignore
+        failures = self.true(trainer, parameters, users, t, total, *more)
         if self.user in users and trainer.local.engine in self.engines:
             total.fixed_point[0] = -(2**63)
         return failures

@@ -76,9 +76,9 @@ def test_a_user_left_out_of_one_sum_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     expected = released(PLAIN, REFERENCE)
     inner = LocalTrainer.add_updates
 
-    def forgetful(trainer: Any, parameters: Any, users: Any, t: int, total: Any) -> Any:
+    def forgetful(trainer: Any, parameters: Any, users: Any, t: int, total: Any, *more: Any) -> Any:
         kept = list(users) if t != 1 else list(users)[:-1]
-        failed = inner(trainer, parameters, kept, t, total)
+        failed = inner(trainer, parameters, kept, t, total, *more)
         total.add_nothing(len(users) - len(kept))
         return failed
 

@@ -212,6 +212,7 @@ def test_features_by_name_and_tokens() -> None:
         x, torch.tensor([[2, 3], [4, 0]]), ["a", "b"], user_list=["a", "b"], vocabulary=5
     )
     assert str(data.structure.features) == "input_ids (2,) int64 below 5, mask (2,) float32"
+    assert str(data.structure.labels) == "(2,) int64 below 5"
     assert data.labels.dtype == torch.int64
 
 

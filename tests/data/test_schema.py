@@ -106,7 +106,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "step must leave at most 1000000000 steps; got 31556908800": {
         "when": {**WHEN, "end": "3026-01-01", "step": "1 s"}
     },
-    "step must be a number and s, min, h or d": {"when": {**WHEN, "step": "often"}},
+    "step must be a number and s, min, h, d or w": {"when": {**WHEN, "step": "often"}},
     "at most one of users; got 'user', 'note'": {"note": {"kind": "user"}},
 }
 

@@ -149,13 +149,19 @@ def test_five_people_take_five_steps_in_two_parts(tmp_path: Path, ending: str, f
     assert (counts["steps"], counts["beyond_k"], counts["zeroed"]) == (6, 5, 1)  # one row nobody's
 
 
-def test_ids_that_most_floats_have_lost_are_refused_before_a_step(tmp_path: Path) -> None:
+def test_the_type_of_ids_is_refused_and_not_the_ids(tmp_path: Path) -> None:
     people = [2.0**60 + 2.0**10 * i for i in range(5)]
-    pd.DataFrame({"who": people, "x": 0.1}).to_parquet(tmp_path / "rows.parquet", index=False)
+    rows = pd.DataFrame({"who": people, "x": 0.1})
     settings = Settings(**{**BUDGET, "rounds": 5, "user_column": "who", "columns": ("x",)})
-    with pytest.raises(ValueError, match="got double, of which 5 of 5 have lost their last digits"):
-        run_once(tmp_path, settings, tmp_path / "rows.parquet")
+    narrow = rows.astype({"who": np.float32})
+    for who in (narrow, narrow.assign(who=np.float32(1.0))):
+        who.to_parquet(tmp_path / "rows.parquet", index=False)
+        with pytest.raises(ValueError, match="got float, which loses their last digits"):
+            run_once(tmp_path, settings, tmp_path / "rows.parquet")
     assert not (tmp_path / "state").exists()
+    rows.to_parquet(tmp_path / "rows.parquet", index=False)
+    counts = run_once(tmp_path, settings, tmp_path / "rows.parquet")["counts"]
+    assert (counts["steps"], counts["zeroed"], counts["without a user id"]) == (5, 5, 5)
     listed = {"user_list": [str(int(person)) for person in people], "classes": None}
     with pytest.raises(ValueError, match="double, which does not hold the id 115292150460684"):
         Dataset.from_arrays(np.zeros((5, 1)), np.zeros(5), np.array(people), **listed)

@@ -68,6 +68,13 @@ def cnn(first: int, second: int, groups: int = 1) -> nn.Sequential:
     )
 
 
+def frozen_backbone() -> nn.Module:
+    """A convolution with the statistics of a BatchNorm that saw other images."""
+    layers = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(3, 1))
+    layers(torch.randn(20, 1, 8, 8) * 2 + 1)
+    return fedmf.freeze(layers)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "LeNet's 6-16": lambda: cnn(6, 16),
     "the tutorial's 10-20": lambda: cnn(10, 20),
@@ -77,6 +84,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         nn.Flatten(), nn.Linear(64, 19), nn.ReLU(), nn.Linear(19, CLASSES)
     ),
     "own module": lambda: Own(cnn(3, 5)),
+    "frozen first layers": lambda: nn.Sequential(
+        frozen_backbone(), nn.Flatten(), nn.Linear(48, CLASSES)
+    ),
+    "frozen BatchNorm": lambda: Own(
+        nn.Sequential(nn.Conv2d(1, 1, 1), frozen_backbone(), nn.Flatten(), nn.Linear(48, CLASSES))
+    ),
     "LSTM": Words,
     "word vectors": Bag,
 }

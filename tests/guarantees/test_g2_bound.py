@@ -101,7 +101,10 @@ def test_one_user_moves_the_sum_by_the_clip_norm_at_most(what: str, tmp_path: Pa
     CHECKS[what](tmp_path)
 
 
-def unclipped(total: ClippedSum, updates: Tensor, origin: Tensor | None = None) -> Tensor:
+def unclipped(
+    total: ClippedSum, updates: Tensor, origin: Tensor | None = None, reported: object = None
+) -> Tensor:
+    del reported
     x = (updates if origin is None else updates - origin).double() / total.unit
     total._total += torch.nan_to_num(x).clamp(-(2.0**60), 2.0**60).to(torch.int64).sum(0)
     total.users += len(x)

@@ -158,12 +158,16 @@ def test_a_superlink_with_keys_trains_the_same_model_and_serves_enrolled_nodes_a
     plain = server.read_text().replace("fraction_evaluate=0.5", "fraction_evaluate=0.0")
     server.write_text(plain.replace("clip_norm=1.0", "clip_norm=1.0, noise_seed=1"))
     (app_dir / "digits_app" / "client_app.py").write_text(CLIENT)
-    config = {"run-dir": str(tmp_path / "expected"), "num-server-rounds": 2}
+    config: dict[str, str | int | float | bool] = {
+        "run-dir": str(tmp_path / "expected"),
+        "num-server-rounds": 2,
+        "num-users": NODES,
+    }
     run_app(app_dir, num_supernodes=NODES, run_config=config)
     env = flower_environment(tmp_path)
     credentials = make_credentials(tmp_path / "credentials", NODES)
     absent = make_credentials(tmp_path / "absent", 1).node(0)
-    enrol([absent, credentials.node(1), credentials.node(0)], app_dir)
+    config["enrolled"] = enrol([absent, credentials.node(1), credentials.node(0)], app_dir)
     with (
         superlink(env, tmp_path / "net", credentials=credentials) as link,
         supernodes(env, link, NODES, credentials) as logs,
@@ -183,19 +187,17 @@ def test_a_superlink_with_keys_trains_the_same_model_and_serves_enrolled_nodes_a
     assert asked == [True, True, False], [log.read_text()[-2000:] for log in logs]
 
 
-def enrol(keys: list[Path], app_dir: Path) -> None:
-    """Let the app take the nodes with these keys for its users."""
+def enrol(keys: list[Path], app_dir: Path) -> str:
+    """Enroll the nodes with these keys as users; the file, and the app waits for two of them."""
     file = app_dir.parent / "enrolled-keys"
     lines = [
         f"{key.with_suffix('.pub').read_text().strip()} clinic-{i}\n" for i, key in enumerate(keys)
     ]
     file.write_text("".join(lines))
     server = app_dir / "digits_app" / "server_app.py"
-    enrolled = f"""users=EnrolledIdentity({str(file)!r}),
+    execution = """users=users,
         execution=fedmf.Execution(
-            messages="per-user", round_timeout=3600.0, handshake_timeout=5.0
+            messages="per-user", round_timeout=3600.0, handshake_timeout=5.0, min_users=2
         ),"""
-    plain = server.read_text().replace(
-        "import CorrelatedNoise", "import CorrelatedNoise, EnrolledIdentity"
-    )
-    server.write_text("import fedmf\n" + plain.replace("users=3,", enrolled))
+    server.write_text("import fedmf\n" + server.read_text().replace("users=users,", execution))
+    return str(file)

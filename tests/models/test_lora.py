@@ -153,10 +153,7 @@ def test_a_released_model_loads_into_the_users_own_module(tmp_path: Path) -> Non
 def test_released_adapters_load_into_the_users_own_module_with_adapters(tmp_path: Path) -> None:
     state, logits = _released(with_lora(gpt2(), rank=2), tmp_path / "run")
     own = with_lora(gpt2(), rank=2, seed=1)
-    keys = own.load_state_dict(state, strict=False)
-    trained = {name for name, parameter in own.named_parameters() if parameter.requires_grad}
-    assert keys.unexpected_keys == []
-    assert state.keys() == trained
+    own.load_state_dict(state)
     with torch.no_grad():
         assert torch.equal(own(_texts()[:1]).logits, logits)
 

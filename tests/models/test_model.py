@@ -62,9 +62,10 @@ def test_forward_uses_the_given_parameters_only() -> None:
     [
         (
             nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)),
-            r"no running statistics; got .*running_mean.*use GroupNorm",
+            r"no statistics of a batch.*; got BatchNorm1d '1' in training mode. Freeze it with"
+            r" fedmf.freeze\(module\).*GroupNorm",
         ),
-        (nn.InstanceNorm1d(3, track_running_stats=True), "no running statistics"),
+        (nn.InstanceNorm1d(3, track_running_stats=True), "no statistics of a batch"),
         (
             nn.Linear(2, 2).requires_grad_(False),
             "must have parameters to train; got none; all of them are frozen",

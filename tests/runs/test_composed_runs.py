@@ -14,7 +14,7 @@ from guarantees.small import stream as pushed_stream
 from support.small_runs import run_small, small_run
 from support.streams import BUDGET, run_once, sample, write_rows
 
-from fedmf.accounting.gaussian import gaussian_epsilon
+from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_sigma
 from fedmf.cli.app import run as command
 from fedmf.runs.directory import opened_record
 from fedmf.runs.run_statement import account, costs_of_run
@@ -44,13 +44,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "nameless").mkdir()
     run_once(folder / "nameless", Settings(**{**BUDGET, "seed": None, "columns": ("x0",)}), rows)
     return folder
-
-
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert command(arguments) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    return said.err
 
 
 def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,14 +176,32 @@ def test_a_record_without_its_key_is_read_with_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("names", "code", "message"),
     [
-        (["a", "open"], "adds no noise"),
-        (["seeded", "b", "seeded too"], "noise keys must be different"),
-        (["a", "nameless/state"], "names no users (--user-column)"),
+        (["a", "open"], 3, "adds no noise"),
+        (["seeded", "b", "seeded too"], 3, "noise keys must be different"),
+        (["a", "nameless/state"], 2, "names no users (--user-column)"),
     ],
 )
 def test_what_cannot_be_joined_is_refused_in_one_line(
-    names: list[str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+    names: list[str], code: int, message: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in refused(["account", *(str(place / name) for name in names)], capsys)
+    assert command(["account", *(str(place / name) for name in names)]) == code
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert message in said.err
+
+
+def test_what_is_left_of_a_budget_can_be_spent(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mechanism with the ε that is shown, and all that was planned, has the ε of the budget."""
+    names = [str(place / "a"), str(place / "b")]
+    assert command(["account", *names, "--budget", "6", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    later = 1 / gaussian_sigma(told["epsilon_left"], DELTA)
+    total = gaussian_epsilon(1 / math.hypot(told["mu"], later), DELTA)
+    assert total <= 6
+    assert total == pytest.approx(6, rel=1e-6)
+    assert command(["account", *names, "--budget", "4"]) == 3
+    assert "Budget: nothing is left of epsilon 4" in capsys.readouterr().out

@@ -210,7 +210,9 @@ RUNS = {
     "all of it": Run(
         task=Classification(Synthetic(users=40, test_fraction=0.1 + 0.2, seed=3), Logistic()),
         cohorts=AvailableCohorts(9, 4, min_separation=5, max_participations=2),
-        privacy=UserLevel(0.1 + 0.2, 1e-300, "replace-one", 2**60),
+        privacy=UserLevel(
+            clip_norm=0.1 + 0.2, delta=1e-300, adjacency="replace-one", noise_seed=2**60
+        ),
         mechanism=MechanismConfig(
             NamedMechanism("bifr", {"bands": 4, "gamma": 0.1 + 0.2}), "auto", "max", 0.5
         ),

@@ -36,8 +36,5 @@ def test_the_program_runs_privately_in_rounds_and_resumes(
     result = fedmf.simulate(run, tmp_path / "run")
     assert result.statement["epsilon"] == pytest.approx(8.0)
     assert result.parameters.numel() == run.task.model.dimension
-    adapters = fedmf.load_model(tmp_path / "run")
-    assert all("lora_" in name for name in adapters)
-    missing, unexpected = run.task.model.module.load_state_dict(adapters, strict=False)
-    assert (unexpected, [name for name in missing if "lora_" in name]) == ([], [])
+    run.task.model.module.load_state_dict(fedmf.load_model(tmp_path / "run"))
     assert run.task.model.constants_digest() == digest

@@ -75,8 +75,8 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr()
     assert shown.out.startswith("At most 1 row of each user counts.\n")
     promise = (
-        "Every user (column `user`) has (8, 1e-05)-differential privacy under zero-out adjacency, "
-        "against anyone who sees all that was released.\n"
+        "Every user (column `user`) has (8, 1e-05)-differential privacy, compared with contributing"
+        " nothing (zero-out adjacency), against anyone who sees all that was released.\n"
     )
     assert f"\n{promise}" in shown.out
     # The last line is no row, which is as private as what it holds: it counts for nobody, unsaid.
@@ -108,7 +108,7 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     with (folder / "rows.csv").open("a") as file:
         file.write("\n0.1,0.2,somebody new")
-    assert stream(*command) == 0
+    assert stream(*command) == 3
     assert "WARNING: all 10 rows of this stream have come" in capsys.readouterr().out
     # Another stream has another key and so another noise.
     assert stream(*command[:-3], "other.jsonl", "--state-dir", "fresh") == 0

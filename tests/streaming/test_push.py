@@ -21,7 +21,12 @@ from support.streams import BUDGET, releases, run_once, sample, write_rows
 
 from fedmf import PrivateStream
 from fedmf.data import read_schema
-from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolation
+from fedmf.errors import (
+    ConfigError,
+    HorizonExceededError,
+    LedgerError,
+    ParticipationViolation,
+)
 from fedmf.ledger import ledger as ledger_module
 from fedmf.streaming import PrivateRelease, Settings, StreamRun
 
@@ -340,17 +345,17 @@ def test_an_interrupted_push_ends_the_stream_and_the_next_opening_continues(
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as stream:
         stream.push([0.1] * D, user="ann", key="k")
-    with pytest.raises(LedgerError, match=r"epsilon must be 8\.0 as when the stream"):
+    with pytest.raises(ConfigError, match=r"epsilon must be 8\.0 as when the stream"):
         opened(tmp_path / "a", epsilon=4.0)
-    with pytest.raises(LedgerError, match=r"d \(dimension\) must be 3 .*; got 2"):
+    with pytest.raises(ConfigError, match=r"d \(dimension\) must be 3 .*; got 2"):
         opened(tmp_path / "a", dimension=2)
     settings = Settings(**BUDGET, **CAP, rounds=N, user_column="user")
     run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", sample(4, D), USERS[:4]))
-    with pytest.raises(LedgerError, match="it was started by `fedmf stream`"):
+    with pytest.raises(ConfigError, match="it was started by `fedmf stream`"):
         opened(tmp_path / "state", columns=["x0", "x1", "x2"])
     for changes, message in (
         ({"columns": "ab"}, "columns must be a list of names; got the string 'ab'"),
-        ({"release_every": 2}, r"R \(release every\) must be 1 for rows that are pushed"),
+        ({"release_every": 2}, r"release_every \(length of a period\) must be a number and s"),
         ({"clip_norm": 0.0}, r"zeta \(clip norm\) must lie in"),
         ({"workloads": ["average", "prefix", "prefix"]}, "workload must be given once, or twice"),
         ({"schema": "schema.toml"}, "schema must come from fedmf.data.read_schema"),

@@ -19,7 +19,7 @@ from support.streams import BUDGET, D, N, releases, run_once, sample, write_rows
 
 from fedmf.accounting.gaussian import gaussian_epsilon
 from fedmf.data.table_reader import InputError
-from fedmf.errors import LedgerError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.closed_forms import identity
@@ -178,7 +178,7 @@ def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
     assert outputs[0] == outputs[1]
     assert statement["mechanism"] == "given toeplitz"
     other = Settings(**BUDGET, rounds=N, mechanisms=(Toeplitz(np.array([1.0, 0.25]), N),))
-    with pytest.raises(LedgerError, match=r"^mechanisms must be"):
+    with pytest.raises(ConfigError, match=r"^mechanisms must be"):
         run_once(tmp_path / "given", other, source)
     layout = Layout(("a", "b"))
     with pytest.raises(ValueError, match=r"C \(mechanism\) must have n = 30 rounds, .*; got 31"):
@@ -370,7 +370,7 @@ def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
     statement = run_once(tmp_path, settings, source)
     assert [entry["name"] for entry in statement["public_inputs"]] == ["timestamp", "row_id"]
     assert "k4" not in (tmp_path / "state/statement.txt").read_text()
-    with pytest.raises(LedgerError, match=r"epsilon must be 8\.0 as when the stream"):
+    with pytest.raises(ConfigError, match=r"epsilon must be 8\.0 as when the stream"):
         run_once(tmp_path, replace(settings, epsilon=4.0), source)
     source.write_text(source.read_text().replace("k8,", "k9,"))
     with pytest.raises(InputError, match="must be those that were taken before"):

@@ -19,6 +19,7 @@ from fedmf.release.plan import Plan
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.plan_fields import plan_fields
 from fedmf.runs.run_statement import run_statement
+from fedmf.runs.statistics.clip_norm import FixedClipping
 from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
 from support.ledgers import begin
@@ -68,6 +69,8 @@ def make_header(
             "privacy": privacy.to_dict(),
             "cohorts": cohorts.to_dict(),
             "execution": {"messages": "per-user"},
+            "clipping": FixedClipping().to_dict(),
+            "extra_releases": [],
         },
         "arrays": (("w", (DIMENSION,)),),
         "key_fingerprint": "ab12",

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from fedmf.clipping.user_statistics import UserScalar
+from fedmf.clipping.user_statistics import UpdateScalar
 from fedmf.runs.statistics import Statistic
 
 UNIT: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class Norm(UserScalar):
+class Norm(UpdateScalar):
     """⌊2²⁰·‖x‖/ζ⌋ of a clipped update x."""
 
-    name: ClassVar[str] = "norms"
-    bound: ClassVar[int] = UNIT
+    name: str = "norms"
+    bound: int = UNIT
 
     def of(self, sign: int, norm: float) -> int:
         return math.floor(norm * UNIT)
@@ -29,7 +29,7 @@ class MeanNorm(Statistic):
     """Releases (Σ_u ‖x_u‖/ζ + noise)/m of every round."""
 
     kind: ClassVar[str] = "mean"
-    name: ClassVar[str] = "mean_norms"
+    name = "mean_norms"
     columns: ClassVar[tuple[str, ...]] = ("mean_norm",)  # type: ignore[misc]
     assumptions: ClassVar[tuple[str, ...]] = (  # type: ignore[misc]
         "norms are those of clipped updates",
@@ -48,5 +48,5 @@ class MeanNorm(Statistic):
     def after(self, t: int, mean: float, state: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"mean": mean / UNIT}
 
-    def metrics(self, state: Mapping[str, Any]) -> Mapping[str, float]:
+    def metrics(self, state: Mapping[str, Any], noise_std: float) -> Mapping[str, float]:
         return {"mean_norm": state["mean"]}

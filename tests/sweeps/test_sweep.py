@@ -47,6 +47,11 @@ def test_cells_are_variants_at_points_of_the_grid() -> None:
     }
 
 
+def test_a_base_of_another_type_is_rejected() -> None:
+    with pytest.raises(ConfigError, match=r"^base \(of a sweep\) must be .*; got 5\.$"):
+        Sweep(5, seeds=(0,))  # type: ignore[arg-type]
+
+
 def test_keys_of_tuning_go_over_those_of_tuning_seeds_alone() -> None:
     sweep = small_sweep(tuning_set={"data": {"seed": 9, "users": 33}})
     for seed, users in ((0, sweep.base["data.users"]), (100, 33)):  # type: ignore[index]

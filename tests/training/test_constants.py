@@ -14,7 +14,7 @@ from support.training_cases import cohort
 from torch import Tensor, nn
 
 from fedmf.errors import ConfigError
-from fedmf.models import mlp
+from fedmf.models import freeze, mlp
 from fedmf.training import (
     LocalSGD,
     LocalTrainer,
@@ -38,9 +38,21 @@ def half_frozen() -> nn.Module:
     return module
 
 
+def frozen_backbone() -> nn.Module:
+    layers = nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Dropout(0.5), nn.Tanh())
+    layers(torch.randn(50, 6, generator=torch.Generator().manual_seed(1)) * 3 + 1)
+    return freeze(layers)
+
+
 TASKS: dict[str, Callable[[], Task]] = {
     "tied, frozen, named": lambda: masked_task(SIZES),
     "half a chain": lambda: classification(cohort(SIZES), half_frozen()),
+    "features": lambda: classification(
+        cohort(SIZES), nn.Sequential(frozen_backbone(), nn.Linear(7, 4))
+    ),
+    "frozen BatchNorm": lambda: classification(
+        cohort(SIZES), nn.Sequential(nn.Linear(6, 6), frozen_backbone(), nn.Linear(7, 4))
+    ),
 }
 
 

@@ -127,7 +127,7 @@ def test_a_module_that_cannot_be_batched_falls_back_to_the_loop(
 @pytest.mark.parametrize("engine", ["auto"])
 def test_batch_statistics_are_refused_with_the_way_out(engine: str) -> None:
     module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False))
-    with pytest.raises(ValueError, match=r"got BatchNorm1d '1'.*use GroupNorm or LayerNorm"):
+    with pytest.raises(ValueError, match=r"got BatchNorm1d '1'.*Use GroupNorm or LayerNorm"):
         trainer_for(module, cohort([3]), LocalSGD(), engine=engine)  # type: ignore[arg-type]
 
 

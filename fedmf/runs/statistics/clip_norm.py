@@ -48,7 +48,7 @@ class QuantileClipping(Statistic):
     """
 
     kind: ClassVar[str] = "quantile"
-    name: ClassVar[str] = "clipping"
+    name = "clipping"
 
     quantile: Annotated[
         float, Field("target share γ of users with updates within the clip norm", "γ", gt=0, lt=1)
@@ -84,8 +84,9 @@ class QuantileClipping(Statistic):
         norm = first * math.exp(min(max(step, -farthest), farthest))
         return {"first": first, _COLUMN: norm, "shares": 0.0}
 
-    def metrics(self, state: Mapping[str, Any]) -> dict[str, float]:
+    def metrics(self, state: Mapping[str, Any], noise_std: float) -> dict[str, float]:
         """ζ of the next round, as a column of the metrics table."""
+        del noise_std
         return {_COLUMN: state[_COLUMN]}
 
     def clip_norm(self, state: Mapping[str, Any]) -> float:

@@ -24,8 +24,13 @@ class Statistic(Value, ReleasedStatistic, ABC):
     )
 
     @abstractmethod
-    def metrics(self, state: Mapping[str, Any]) -> Mapping[str, float]:
-        """The last released figures, by the names in `columns`."""
+    def metrics(self, state: Mapping[str, Any], noise_std: float) -> Mapping[str, float | None]:
+        """The last released figures, by the names in `columns`; None before the first release.
+
+        Args:
+            state: the state after the last round.
+            noise_std: standard deviation of the noise of the last mean.
+        """
 
     @property
     @abstractmethod

@@ -34,7 +34,7 @@ from fedmf.mechanisms.registry import (
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
 from fedmf.runs.run import Execution, MechanismConfig, Run, recorded_optimizer
-from fedmf.runs.statistics import STATISTICS, Statistic
+from fedmf.runs.statistics import STATISTICS, Statistic, table_of
 from fedmf.runs.tasks import GIVEN, NAMED_TASKS, FunctionTask, NamedTask, TaskSource
 from fedmf.statements.privacy import PRIVACY
 from fedmf.training import LocalSGD
@@ -356,8 +356,12 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     tables["cohorts"] = rendered("cohorts", run.cohorts)
     tables["privacy"] = rendered("privacy", run.privacy)
     tables["clipping"] = rendered("clipping", run.clipping)
-    for statistic in run.extra_releases:
-        tables[statistic.name] = rendered(statistic.name, statistic)
+    for number, statistic in enumerate(run.extra_releases, start=1):
+        table = table_of(statistic)
+        name = table
+        if table in tables:  # a run from a configuration has one of each
+            name = f"{table}-{number}"
+        tables[name] = rendered(table, statistic)
     tables["mechanism"] = rendered("mechanism", MechanismTable.of(run.mechanism_config))
     if isinstance(run.mechanism_config.choice, GivenFactorization):
         tables["mechanism"]["name"] = run.mechanism_config.choice.name
@@ -428,7 +432,11 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
     Raises:
         ConfigError: unreadable, not TOML, without [data] and [task], or not a valid configuration.
     """
-    values = overridden(dotted(read_toml(configuration_path(Path(path)))), overrides or {})
+    tables = read_toml(configuration_path(Path(path)))
+    for name in STATISTICS:
+        if name != "clipping" and tables.get(name) == {}:  # it would release nothing
+            raise ConfigError(f"table [{name}] must have a key, such as budget-share; got none.")
+    values = overridden(dotted(tables), overrides or {})
     if not any(name.startswith(_SUBJECT) for name in values):
         raise ConfigError(
             f"configuration {path} must name the data; it has no table [data] and no [task]. "
@@ -475,10 +483,14 @@ def overridden(written: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     """Read ``table.key=value`` pairs with TOML values; a bare word is a string.
 
+    So is a number where the key takes strings.
+
     >>> parse_assignments(["privacy.epsilon=2", "mechanism.kind=cgd"])
     {'privacy.epsilon': 2, 'mechanism.kind': 'cgd'}
     >>> parse_assignments(["mechanism.params=lambda=0.9"])
     {'mechanism.params': 'lambda=0.9'}
+    >>> parse_assignments(["data.class-names=7", "data.label-column=2020-01-01"])
+    {'data.class-names': '7', 'data.label-column': '2020-01-01'}
     """
     parsed: dict[str, Any] = {}
     for assignment in assignments:
@@ -492,4 +504,17 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         if set(lines) != {"value"}:
             raise ConfigError(f"--set takes one table.key=value; got {assignment!r}.")
         parsed[key.strip()] = lines["value"]
+        if _takes_strings(key.strip()) and not isinstance(lines["value"], str | list | dict):
+            parsed[key.strip()] = value.strip()
     return parsed
+
+
+def _takes_strings(name: str) -> bool:
+    """Whether a key takes a string in every kind of its table."""
+    table, _, key = name.partition(".")
+    written = set[type]()
+    for cls in TABLES.get(table, {}).values():
+        for field in fields_of(cls).values():
+            if field.key == key:
+                written.add(field.type)
+    return written == {str}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -38,11 +39,8 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
     squared_error: steps.SQUARED_ERROR,
     binary_cross_entropy: steps.BINARY_CROSS_ENTROPY,
 }
-#: Seconds of compiling before a warning says so.
+#: Seconds of compiling before a notice says so.
 _PATIENCE: Final = 5.0
-_COMPILING: Final = (
-    "the training program is being compiled, once for this machine and version: about %d s"
-)
 
 
 class CompiledEngine(Engine):
@@ -101,7 +99,7 @@ def _array(values: Tensor) -> NDArray[Any]:
 
 
 def compiled_training(program: steps.Program) -> Compiled:
-    """The training of a program, compiled or loaded from disk, with a warning if it takes long."""
+    """The training of a program, compiled or loaded from disk, with a notice if it takes long."""
     training = steps.train_on_rows
     seconds = 8
     if program.front > 0:
@@ -109,14 +107,25 @@ def compiled_training(program: steps.Program) -> Compiled:
         seconds = 20
     if training.is_ready:
         return training
-    warning = threading.Timer(_PATIENCE, _log.warning, (_COMPILING, seconds))
-    warning.daemon = True
-    warning.start()
+    notice = threading.Timer(_PATIENCE, _announce, (seconds,))
+    notice.daemon = True
+    notice.start()
     try:
         training.compile()
     finally:
-        warning.cancel()
+        notice.cancel()
     return training
+
+
+def _announce(seconds: int) -> None:
+    """Say why nothing happens: in a log, or as output of a notebook, which shows logs in red."""
+    notice = (
+        f"Compiling the training program, once for this machine and version: about {seconds} s."
+    )
+    if "ipykernel" in sys.modules:
+        print(notice)
+    else:
+        _log.warning(notice)
 
 
 def program_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:

@@ -6,7 +6,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from digits_app.task import Net, initial_model, load_data, test
 from fedmf import CyclicCohorts, UserLevel
-from fedmf.flower import CorrelatedNoise
+from fedmf.flower import CorrelatedNoise, EnrolledIdentity, NodeIdentity
 
 app = ServerApp()
 
@@ -17,10 +17,15 @@ def main(grid: Grid, context: Context) -> None:
     lr = float(context.run_config["learning-rate"])
     strategy = FedAvg(fraction_evaluate=0.5)
     privacy = UserLevel(epsilon=50.0, delta=1e-5, clip_norm=1.0)
-    cohorts = CyclicCohorts(rounds=rounds, users_per_round=3)
+    enrolled = str(context.run_config["enrolled"])
+    if enrolled:  # a deployment, whose nodes have keys
+        users = EnrolledIdentity(enrolled)
+    else:  # a simulation
+        users = NodeIdentity(int(context.run_config["num-users"]))
+    cohorts = CyclicCohorts(rounds=rounds, users_per_round=users.users)
     run_dir = str(context.run_config["run-dir"])
     strategy = CorrelatedNoise(
-        strategy, privacy, cohorts, users=3, mechanism="bisr", run_dir=run_dir
+        strategy, privacy, cohorts, users=users, mechanism="bisr", run_dir=run_dir
     )
     result = strategy.start(
         grid=grid,

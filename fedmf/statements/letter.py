@@ -1,0 +1,416 @@
+"""The privacy letter: one page in plain words on what a run or stream can reveal about a person.
+
+It is written from the public part of a statement alone, for people who know nothing of differential
+privacy, such as a data protection officer or the persons themselves.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final, Self
+
+from fedmf.errors import ConfigError
+from fedmf.statements.advantage import advantage
+from fedmf.statements.statement import up
+
+#: Of 100 points of advantage, the most of a strong and of a moderate protection.
+_STRONG: Final = 20
+_MODERATE: Final = 65
+#: Public facts that are told, and not only named.
+_TOLD: Final = ("classes", "labels")
+#: The names of public facts in plain words.
+_PLAIN_NAMES: Final = {
+    "users": "how many people there are",
+    "user ids": "who is on the list of participants",
+    "sizes of users": "how much data each person has",
+    "classes": "the possible answers",
+    "labels": "the names of the answers",
+    "shape of an example": "the form of an entry",
+    "structure of an example": "the form of an entry",
+    "normalisation": "how numbers were scaled",
+    "vocabulary": "the list of words",
+    "partition": "how entries were assigned to people",
+    "test part": "the separate data on which the model was tested",
+    "order of users": "the order of the list",
+    "initial parameters": "the model before training",
+}
+_TITLE: Final = "Privacy letter: what can be found out about one person"
+_CHECKS: Final = (
+    "Ask the organisation for the full public statement (made with the command `fedmf account"
+    " DIRECTORY --public statement.txt`). It lists"
+    " all conditions and limits in technical words, and must show the reference number above. An"
+    " expert can compute ε from it without the program fedmf, which made it (see “Auditing” in the"
+    " documentation of fedmf).",
+    "The organisation can compute all figures again from its records (`fedmf account DIRECTORY`)."
+    " The program refuses if a record was changed.",
+    "Ask: Is each person listed once? Who can read the secret key and its copies? What else was"
+    " published about the same people?",
+)
+_STYLE: Final = """\
+@page { size: A4; margin: 11mm 15mm; }
+body { font: 9pt/1.3 Arial, Helvetica, sans-serif; max-width: 46em; margin: 2em auto;
+  padding: 0 1em; color: #111; }
+h1 { font-size: 14pt; margin: 0 0 .2em; }
+h2 { font-size: 10.5pt; margin: .7em 0 .15em; }
+p, ul { margin: .25em 0; }
+ul { padding-left: 1.3em; }
+svg { width: 80%; height: auto; margin: .2em 0; }
+@media print { body { margin: 0; padding: 0; max-width: none; } }
+"""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of the picture: how often somebody is right, in 100 tests."""
+
+    right: int
+    label: str
+    colour: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the letter.
+
+    Args:
+        title: its heading.
+        paragraphs: sentences before the picture and the list.
+        bars: the picture; none without one.
+        closing: paragraphs after the picture.
+        points: entries of the list; none without one.
+    """
+
+    title: str
+    paragraphs: Sequence[str]
+    bars: Sequence[Bar] = ()
+    closing: Sequence[str] = ()
+    points: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class PrivacyLetter:
+    """One page in plain words about a guarantee.
+
+    Args:
+        about: date, software and reference number.
+        sections: the text.
+    """
+
+    about: str
+    sections: Sequence[Section]
+
+    @classmethod
+    def of(cls, statement: Mapping[str, Any], day: date) -> Self:
+        """Write the letter of a statement's public part.
+
+        Args:
+            statement: `PrivacyStatement.public`.
+            day: the date of the letter.
+
+        Raises:
+            ConfigError: nothing is protected, since there is no noise or its key is public.
+
+        Guarantees:
+            The letter depends on nothing else. The chances that it states are rounded up.
+        """
+        if statement["epsilon"] is None or statement["noise_key_public"]:
+            raise ConfigError(
+                "letter (of privacy) must be about a run with secret noise; this one has no noise,"
+                " or noise from a public seed (noise-seed), and protects nobody. Use .txt or .json."
+            )
+        about = [f"{day.day} {day:%B %Y}"]
+        if "composed" in statement:
+            keys = ", ".join(part["noise_key"] for part in statement["composed"])
+            about.append(f"reference numbers {keys}")
+        else:
+            about.append(f"reference number {statement['noise_key']}")
+            about.append(f"made with {statement['software']}")
+        sections = (
+            _summary(statement),
+            _data(statement),
+            _protected(statement),
+            _strength(statement),
+            _limits(statement),
+            _conditions(statement),
+            Section("How to check this letter", (), points=_CHECKS),
+        )
+        return cls("; ".join(about), sections)
+
+    def to_markdown(self) -> str:
+        """Return the letter as Markdown."""
+        lines = [f"# {_TITLE}", "", f"*{self.about}*"]
+        for section in self.sections:
+            lines += ["", f"## {section.title}"]
+            for paragraph in section.paragraphs:
+                lines += ["", paragraph]
+            if section.bars:
+                lines += ["", *(f"    {_text_bar(bar)}" for bar in section.bars)]
+            for paragraph in section.closing:
+                lines += ["", paragraph]
+            if section.points:
+                lines += ["", *(f"* {point}" for point in section.points)]
+        return "\n".join(lines) + "\n"
+
+    def to_html(self) -> str:
+        """Return the letter as a page that prints on one sheet of A4 and loads nothing."""
+        body = [f"<h1>{_escaped(_TITLE)}</h1>", f"<p><em>{_escaped(self.about)}</em></p>"]
+        for section in self.sections:
+            body.append(f"<h2>{_escaped(section.title)}</h2>")
+            body += [f"<p>{_escaped(paragraph)}</p>" for paragraph in section.paragraphs]
+            if section.bars:
+                body.append(_picture(section.bars))
+            body += [f"<p>{_escaped(paragraph)}</p>" for paragraph in section.closing]
+            if section.points:
+                body.append("<ul>")
+                body += [f"<li>{_escaped(point)}</li>" for point in section.points]
+                body.append("</ul>")
+        head = f'<meta charset="utf-8">\n<title>{_escaped(_TITLE)}</title>'
+        head += f"\n<style>\n{_STYLE}</style>"
+        content = "\n".join(body)
+        return (
+            f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{head}\n</head>\n'
+            f"<body>\n{content}\n</body>\n</html>\n"
+        )
+
+
+def _escaped(text: str) -> str:
+    """HTML of a text, with code between backticks."""
+    parts = html.escape(text, quote=False).split("`")
+    for place in range(1, len(parts), 2):
+        parts[place] = f"<code>{parts[place]}</code>"
+    return "".join(parts)
+
+
+def _text_bar(bar: Bar) -> str:
+    return f"{bar.label:<36} {bar.right:>3} of 100  {'█' * round(bar.right / 4)}"
+
+
+def _picture(bars: Sequence[Bar]) -> str:
+    """The bars as SVG, with their text as a description for those who cannot see them."""
+    words = "; ".join(f"{bar.label}: right in {bar.right} of 100 tests" for bar in bars)
+    parts = [f"<title>{_escaped(words)}</title>"]
+    for row, bar in enumerate(bars):
+        top = 26 * row
+        parts.append(f'<text x="0" y="{top + 15}">{_escaped(bar.label)}</text>')
+        parts.append(f'<rect x="235" y="{top + 2}" width="300" height="18" fill="#eee"/>')
+        parts.append(
+            f'<rect x="235" y="{top + 2}" width="{3 * bar.right}" height="18" fill="{bar.colour}"/>'
+        )
+        parts.append(f'<text x="542" y="{top + 15}">{bar.right} of 100</text>')
+    height = 26 * len(bars)
+    return (
+        f'<svg viewBox="0 0 610 {height}" role="img" font-size="12">\n' + "\n".join(parts) + "\n"
+        "</svg>"
+    )
+
+
+def _one(s: Mapping[str, Any]) -> str:
+    """The protected unit in plain words."""
+    return {"user": "person", "example": "example"}[s["unit"]]
+
+
+def _many(s: Mapping[str, Any]) -> str:
+    return {"user": "people", "example": "examples"}[s["unit"]]
+
+
+def _things(s: Mapping[str, Any]) -> str:
+    """The published results in plain words."""
+    if "composed" in s:
+        return "results"
+    if "workload" in s:
+        return "averages"
+    return "models"
+
+
+def _points(s: Mapping[str, Any]) -> int:
+    """The largest advantage in points of 100, rounded up."""
+    return math.ceil(100 * advantage(s))
+
+
+def _right(s: Mapping[str, Any]) -> int:
+    """In how many of 100 tests an attacker is right at most, rounded up."""
+    return math.ceil(50 + 50 * advantage(s))
+
+
+def _summary(s: Mapping[str, Any]) -> Section:
+    if "composed" in s:
+        done = (
+            f"Results of {len(s['composed'])} computations on the same {_many(s)} were published."
+        )
+    elif "workload" in s:
+        done = "Averages of rows of a table about people were published."
+    else:
+        done = f"A computer model was trained with the data of {s['users']:,} {_many(s)}."
+    return Section(
+        "In short",
+        (
+            f"{done} Random numbers, called noise, were added to every result before it was"
+            f" published. The noise limits what anyone can find out about one {_one(s)}. Somebody"
+            f" who guesses whether the data of a certain {_one(s)} were used is right in at most"
+            f" {_right(s)} of"
+            " 100 cases. Tossing a coin, one is right in 50.",
+        ),
+    )
+
+
+def _data(s: Mapping[str, Any]) -> Section:
+    points = list[str]()
+    if "composed" in s:
+        for part in s["composed"]:
+            name = part["directory"].rstrip("/").rpartition("/")[2]
+            points.append(f"Computation “{name}”, reference number {part['noise_key']}.")
+    elif "workload" in s:
+        most = s["max_participations"]
+        rows = "one row" if most == 1 else f"{most} rows"
+        points.append(f"Used: the rows of a table, at most {rows} of each person.")
+        points.append(
+            f"Published: averages of {s['dimension']:,} numbers and of their products, after"
+            f" {s['rounds_released']:,} of {s['rounds']:,} rows so far. This letter counts all"
+            f" {s['rounds']:,}."
+        )
+    else:
+        most = s["max_participations"]
+        rounds = "one round" if most == 1 else f"{most} rounds"
+        points.append(
+            f"Used: the data of {s['users']:,} {_many(s)}, of about {s['users_per_round']:,} in"
+            f" each round (step) of training. Each {_one(s)} takes part in at most {rounds}."
+        )
+        points.append(
+            f"Published: the model after each round, {s['dimension']:,} numbers each time."
+            f" {s['rounds_released']:,} of {s['rounds']:,} rounds are done; the figures below count"
+            f" all {s['rounds']:,}."
+        )
+    names = list[str]()
+    for entry in s["public_inputs"]:
+        name = str(_PLAIN_NAMES.get(entry["name"], entry["name"]))
+        if entry["name"] in _TOLD:
+            name += f" ({entry['value']})"
+        names.append(name)
+    if names:
+        points.append(
+            f"Not hidden by the noise: {'; '.join(names)}. The full statement explains each of"
+            " them."
+        )
+    return Section("Which data", (), points=points)
+
+
+def _protected(s: Mapping[str, Any]) -> Section:
+    whole = "everything that the person contributed, all of it together"
+    if s["unit"] == "example":
+        whole = (
+            "one example, such as one row or picture. A person with several examples is protected"
+            " less"
+        )
+    against = (
+        "Against everyone who sees what was published, also somebody who knows the data of all"
+        f" other {_many(s)} and the method, however powerful the computer."
+    )
+    if s.get("amplification") is not None:
+        against += " This person must not know who took part in which round of training."
+    return Section(
+        "Who is protected, against whom",
+        (),
+        points=(
+            f"Who: every {_one(s)} whose data were used. Protected is {whole}.",
+            against,
+            "Not against whoever runs the computation: they can see the data, or results before the"
+            " noise is added, and they hold the secret key from which the noise was made and with"
+            " which it can be taken away again.",
+        ),
+    )
+
+
+def _strength(s: Mapping[str, Any]) -> Section:
+    right = _right(s)
+    points = _points(s)
+    other = "left out"
+    if s["adjacency"] == "replace-one":
+        other = "replaced by any others"
+    grade = "weak"
+    if points <= _STRONG:
+        grade = "strong"
+    elif points <= _MODERATE:
+        grade = "moderate"
+    bars = (
+        Bar(50, "Tossing a coin", "#999"),
+        Bar(right, "With all that was published, at most", "#D55E00"),
+        Bar(100, "Without any protection", "#333"),
+    )
+    return Section(
+        "How strong the protection is",
+        (
+            f"Imagine a test, which is not made in fact. A coin decides whether the data of one"
+            f" {_one(s)} are used or {other}. Somebody sees all {_things(s)} that are published,"
+            f" and guesses whether they were used or {other}. The guess is right in:",
+        ),
+        bars,
+        (
+            "Count 50 of 100, a coin, as 0 points: nothing was found out. Count 100 of 100 as 100"
+            f" points: everything was. Each further right guess is two points, so {right} of 100"
+            f" is {points} points. Experts call this the advantage of the attacker, as they call"
+            " the person who guesses. We call up to {_STRONG} points a strong protection, up to"
+            f" {_MODERATE} a moderate one, and more a weak one: this one is {grade}.",
+            "This is a limit for the strongest attacker that one can imagine, whatever the attacker"
+            " does. It is not a forecast of what will happen.",
+            _experts(s),
+        ),
+    )
+
+
+def _experts(s: Mapping[str, Any]) -> str:
+    """The guarantee in the numbers of experts, each with its sentence."""
+    known = ""
+    if s.get("amplification") is not None:
+        known = (
+            " This holds against those who do not know who took part when; against the others, ε is"
+            f" {up(s['epsilon_known_cohorts'])}."
+        )
+    return (
+        f"Experts state this limit by two numbers. ε (epsilon) is {up(s['epsilon'])}: the smaller"
+        f" it is, the less can be found out; with 0, nothing can.{known} δ (delta) is"
+        f" {_plain(s['delta'])}: the chance of a case that ε leaves out. The figures above leave"
+        " out no case."
+    )
+
+
+def _plain(delta: float) -> str:
+    """A small probability in words, rounded up.
+
+    >>> _plain(1e-5), _plain(0.0015)
+    ('1 in 100,000', '1 in 666')
+    """
+    return f"1 in {math.floor(1 / delta * (1 + 1e-12)):,}"
+
+
+def _limits(s: Mapping[str, Any]) -> Section:
+    points = [
+        "General findings. If the published results show that smokers fall ill more often, this"
+        " says something about every smoker, whether or not that person’s data were used.",
+        f"Other uses of the same data. Whatever else is published about these {_many(s)} adds to"
+        " what can be found out.",
+        "The fact of taking part. The noise does not hide lists of who took part, so they must not"
+        " be published.",
+    ]
+    if "workload" not in s:
+        points.append(
+            "Test results. Figures on how good the model is have no noise. They come from separate"
+            " data, whose owners this letter does not protect."
+        )
+    points.append("Time. How long the computation took may depend on the data.")
+    return Section("What this letter does not cover", (), points=points)
+
+
+def _conditions(s: Mapping[str, Any]) -> Section:
+    points = [
+        "Every person is listed under one name or number, and no other person has the same.",
+        "The secret key of the noise, and all its copies, stay secret for ever or are deleted.",
+        "The programs limit how much each contribution can count, and one person’s data change that"
+        " person’s contribution only.",
+    ]
+    if s.get("amplification") is not None:
+        points.append("Who took part in which round of training stays secret.")
+    return Section("What must be true", (), points=points)

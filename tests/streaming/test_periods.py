@@ -1,0 +1,326 @@
+"""Streams of periods: a user moves them no further than one row does, and closes none of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from guarantees.small import bisr, covariance_fits
+from scipy import optimize
+from support.streams import releases
+
+import fedmf
+from fedmf.cli.app import run
+from fedmf.errors import HorizonExceededError
+from fedmf.matrices.toeplitz import Toeplitz
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.noise_stream import NoiseStream
+from fedmf.release.private_stream import PrivateRows
+from fedmf.streaming import Layout, Settings, StreamPlan, open_periods, period_run
+
+START = datetime(2026, 1, 5)
+DAY = timedelta(days=1)
+END = START + timedelta(weeks=4)
+WEEKLY: dict[str, Any] = {
+    "clip_norm": 1.0,
+    "epsilon": 8.0,
+    "delta": 1e-5,
+    "columns": ("a", "b"),
+    "user_column": "who",
+    "time_column": "date",
+    "release_every": "1w",
+    "start": "2026-01-05",
+    "rounds": 4,
+    "max_participations": 4,
+    "mechanisms": ("bisr",),
+    "seed": 5,
+}
+
+
+def table(seed: int = 0, users: int = 6) -> pd.DataFrame:
+    """Rows of some users in every week, in no order of time."""
+    rng = np.random.default_rng(seed)
+    rows = {
+        "who": [f"u{i % users}" for i in range(40)],
+        "date": [(START + x * DAY).isoformat() for x in rng.uniform(0, 28, 40)],
+        "a": rng.uniform(-0.6, 0.6, 40),
+        "b": rng.uniform(-0.6, 0.6, 40),
+    }
+    return pd.DataFrame(rows).astype({"a": object, "b": object})
+
+
+def released(folder: Path, rows: pd.DataFrame, until: datetime = END, **changes: Any) -> Any:
+    """The statement after all periods that ended by a time."""
+    folder.mkdir(exist_ok=True)
+    rows.to_csv(folder / "rows.csv", index=False)
+    settings = Settings(**{**WEEKLY, **changes})
+    opened = open_periods(
+        folder / "state", settings, folder / "rows.csv", folder / "out.jsonl", raw=True
+    )
+    with opened as (stream, reader):
+        stream.collect(reader)
+        stream.close_until(until)
+        return stream.conclude()
+
+
+def integers(folder: Path) -> np.ndarray:
+    """o of each release, shape (releases, size)."""
+    return np.fromfile(folder / "state/released/integers.bin", "<i8").reshape(
+        len(releases(folder / "out.jsonl")), -1
+    )
+
+
+# One user moves the sums no further than the noise covers
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_many_rows_of_a_period_move_a_pair_no_further_than_stated(k: int) -> None:
+    """Maximised over the rows and the periods of a user, three rows in each of at most k."""
+    mechanism = Toeplitz([1.0, 0.6, 0.3], 3)
+    small = {"rounds": 3, "max_participations": k, "mechanisms": (mechanism,)}
+    settings = Settings(**{**WEEKLY, **small})
+    plan = StreamPlan.of(settings, Layout(("a", "b", "c"), "who", time="date"), 3)
+    made = plan.mechanism
+    rows = PrivateRows(made.rows(plan.second_moment), NoiseKey.from_seed(1))
+    C = made.first.materialize()
+    ratio = made.second_noise[1] / made.first_std
+    rng = np.random.default_rng(0)
+    largest = 0.0
+    for periods in itertools.combinations(range(3), k):
+
+        def moved(x: np.ndarray, periods: tuple[int, ...] = periods) -> float:
+            first = np.zeros((3, 3))
+            second = np.zeros((3, plan.second_moment.size))
+            for period, own in zip(periods, x.reshape(k, 3, 3), strict=True):
+                own = own / np.maximum(np.linalg.norm(own, axis=1), 1e-9)[:, None]
+                own = own * settings.vector_norm * 1.5  # which the only door into sums clips
+                means = period_run._means(own, np.zeros(3, np.int64), plan.second_moment)
+                sums, count = rows.clip_and_add_means(means)
+                assert count == 1
+                first[period] = sums[0].numpy() * rows.plan.units[0]
+                second[period] = sums[1].numpy() * rows.plan.units[1]
+            return -float(np.hypot(np.linalg.norm(C @ first), np.linalg.norm(C @ second) / ratio))
+
+        for _ in range(2):
+            found = optimize.minimize(moved, rng.normal(size=9 * k), options={"maxiter": 15})
+            largest = max(largest, -found.fun)
+        same = np.tile(rng.normal(size=3), 3 * k)
+        largest = max(largest, -moved(same))
+    assert 0.999 < largest / plan.sensitivity.value <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1])
+def test_noise_of_periods_has_the_stated_covariance(
+    factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of periods without rows. σ × 1.1 is seen."""
+    right = NoiseStream.__init__
+
+    def wrong(self: NoiseStream, *given: Any) -> None:
+        right(self, *given[:-1], given[-1] * factor)
+
+    monkeypatch.setattr(NoiseStream, "__init__", wrong)
+    weeks = 6
+    d = 3000
+    rng = np.random.default_rng(2)
+    weeks_of_rows = rng.integers(0, weeks - 1, 12)
+    x = rng.uniform(-1, 1, (12, d)) / d
+    names = [f"x{i}" for i in range(d)]
+    weekly = {"release_every": "1w", "start": "2026-01-05", "rounds": weeks, "seed": 3}
+    more = {"mechanisms": "bisr", "workloads": "prefix", "second_moment": "diagonal"}
+    budget = {"epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.0, "columns": names}
+    sums = []
+    with fedmf.PrivateStream(tmp_path / "state", **budget, **weekly, **more) as stream:
+        times = [START + 7 * week * DAY for week in weeks_of_rows.tolist()]
+        stream.add(x, [f"u{i}" for i in range(12)], times)
+        while stream.period is not None:
+            sums.append(np.asarray(stream.close_period().sum)[:-1])
+        said = stream.statement()
+    exact = np.stack([x[weeks_of_rows == week].sum(axis=0) for week in range(weeks)])
+    noise = np.diff(np.stack(sums), axis=0, prepend=0.0) - exact
+    C = bisr(weeks, said["params"].get("bands", weeks))
+    fits = covariance_fits(noise, C, said["noise_multiplier"] * said["sensitivity"])
+    assert fits == (factor == 1.0)
+
+
+# Two worlds
+
+
+HARMLESS: Mapping[str, list[tuple[object, object, object]]] = {
+    "far future": [("2099-01-01", 0.5, 0.5)],
+    "before the start": [("2026-01-04T23:59:59", 0.5, 0.5)],
+    "the end": [("2026-02-02", 0.5, 0.5)],
+    "no time": [("", 0.5, 0.5), ("soon", 0.1, 0.2), ("17", 0.1, 0.2), ("2026-13-01", 1, 1)],
+    "no number": [("2026-01-06", "many", 0.5), ("2026-01-06", float("nan"), 1)],
+    "infinite": [("2026-01-06", 1e999, 0.5), ("9999-12-31T23:59:59+00:00", 0, 0)],
+}
+
+
+@pytest.mark.parametrize("fault", HARMLESS)
+def test_bad_rows_of_a_user_are_as_no_rows(
+    fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """To the bit, and in all that is shown; the operator's counts alone tell."""
+    told = []
+    rows = table()
+    bad = pd.DataFrame([("eve", *row) for row in HARMLESS[fault]], columns=rows.columns)
+    worlds = {"without": rows, "with": pd.concat([bad, rows, bad])}
+    for name, world in worlds.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        world.to_csv(folder / "rows.csv", index=False)
+        words = "--columns a,b --user-column who --clip-norm 1 --epsilon 8 --delta 1e-5 --seed 5"
+        weekly = "--release-every 1w --time-column date --start 2026-01-05 --rounds 4"
+        place = f"--input {folder}/rows.csv --state-dir {folder}/s --output {folder}/out.jsonl"
+        assert run(f"stream {place} {words} {weekly} --until 2026-01-28".split()) == 0
+        seen = capfd.readouterr()
+        told.append((seen.out.replace(str(folder), ""), releases(folder / "out.jsonl")))
+    assert told[0] == told[1]
+    assert len(told[0][1]) == 3
+    counts = [json.loads((tmp_path / name / "s/operator.json").read_text()) for name in worlds]
+    assert counts[0] != counts[1]
+
+
+def test_times_and_values_of_a_user_move_that_user_alone(tmp_path: Path) -> None:
+    """As many releases of the same dates; integers differ by at most one clipped mean a period."""
+    rows = table()
+    own = (rows["who"] == "u2").to_numpy()
+    other = rows.copy()
+    rng = np.random.default_rng(3)
+    other.loc[own, "date"] = [(START + x * DAY).isoformat() for x in rng.uniform(-9, 40, own.sum())]
+    other.loc[own, "a"] = 50.0
+    worlds = {"one": rows, "two": other, "none": rows[~own]}
+    for name, world in worlds.items():
+        released(tmp_path / name, world, keep_releases=True, max_participations=2)
+    dates = [
+        [
+            (line["t"], line["start"], line["end"])
+            for line in releases(tmp_path / name / "out.jsonl")
+        ]
+        for name in worlds
+    ]
+    assert dates[0] == dates[1] == dates[2]
+    public = [(tmp_path / name / "state/statement.json").read_text() for name in worlds]
+    assert public[0] == public[1] == public[2]
+    for name in ("one", "two"):
+        moved = integers(tmp_path / name) - integers(tmp_path / "none")
+        lengths = np.linalg.norm(moved[:, :3].astype(float), axis=1)
+        assert (lengths <= 2.0**31).all()
+        assert 0 < np.count_nonzero(lengths) <= 2  # k periods
+
+
+def test_a_user_within_a_period_is_one_mean(tmp_path: Path) -> None:
+    """Sums of a prefix workload with hardly any noise, by hand."""
+    rows = table()
+    loud = {"epsilon": 1e9, "workloads": ("prefix",), "max_participations": 4}
+    released(tmp_path, rows, **loud)
+    x = rows.assign(week=(pd.to_datetime(rows["date"]) - START).dt.days // 7)
+    x = x.astype({"a": float, "b": float})
+    means = x.groupby(["week", "who"])[["a", "b"]].mean()
+    for week, line in enumerate(releases(tmp_path / "out.jsonl")):
+        until = means[means.index.get_level_values("week") <= week]
+        np.testing.assert_allclose(line["sum"][:2], until.sum(), atol=1e-3)
+        assert line["users_per_release"] == pytest.approx(len(until) / (week + 1), abs=1e-2)
+
+
+def test_row_level_counts_every_row(tmp_path: Path) -> None:
+    loud = {"epsilon": 1e9, "user_column": None, "max_participations": 1, "workloads": ("prefix",)}
+    released(tmp_path, table(), **loud)
+    last = releases(tmp_path / "out.jsonl")[-1]
+    assert last["users_per_release"] == pytest.approx(10, abs=1e-2)
+    np.testing.assert_allclose(last["sum"][:2], table()[["a", "b"]].sum().astype(float), atol=1e-3)
+
+
+# Once, and durably
+
+
+def test_a_stream_continues_in_the_middle_of_a_period(tmp_path: Path) -> None:
+    """The same bits, in several runs; rows of periods that were released change nothing."""
+    released(tmp_path / "whole", table())
+    for days in (-3, 3, 10, 10, 24, 90):
+        released(tmp_path / "parts", table(), START + days * DAY)
+        shown = releases(tmp_path / "parts" / "out.jsonl")
+        assert len(shown) == min(4, max(0, days // 7))
+    released(tmp_path / "parts", table(seed=9))
+    assert releases(tmp_path / "parts/out.jsonl") == releases(tmp_path / "whole/out.jsonl")
+
+
+def test_pushed_rows_are_released_like_those_of_a_file(tmp_path: Path) -> None:
+    released(tmp_path, table())
+    budget = {**WEEKLY, "release_every": timedelta(weeks=1)}
+    del budget["user_column"]
+    rows = table()
+    found = []
+    with fedmf.PrivateStream(tmp_path / "pushed", **budget) as stream:
+        stream.add(rows.assign(more="ignored"), users="who")
+        assert stream.period == (START, START + 7 * DAY)
+        found.append(stream.close_period())
+    with fedmf.PrivateStream(tmp_path / "pushed", **budget) as stream:
+        times = [datetime.fromisoformat(date) for date in rows["date"]]
+        stream.add(rows[["a", "b"]].to_numpy(), rows["who"], times)  # rows of week 1 are late
+        assert "1 of 4 periods of 1w from 2026-01-05, epsilon 8" in repr(stream)
+        while stream.period is not None:
+            found.append(stream.close_period())
+        with pytest.raises(HorizonExceededError, match="all were released"):
+            stream.close_period()
+        with pytest.raises(HorizonExceededError, match="all were closed"):
+            stream.add(rows, users="who")
+        with pytest.raises(ValueError, match="Use add and close_period"):
+            stream.push([0.1, 0.2], user="eve")
+        assert stream.release(2).to_dict() == found[1].to_dict()
+    wanted = releases(tmp_path / "out.jsonl")
+    assert [json.loads(json.dumps(release.to_dict())) for release in found] == wanted
+
+
+def test_the_noise_is_known_before_a_stream_begins(tmp_path: Path) -> None:
+    dry = {name: value for name, value in WEEKLY.items() if name not in ("user_column", "seed")}
+    noise = fedmf.PrivateStream.dry_run(**dry)
+    released(tmp_path, table())
+    last = releases(tmp_path / "out.jsonl")[-1]
+    error = last["sum_standard_error"] / 1000
+    assert noise.loc["a", "mean after period 4 (±)"] == pytest.approx(1.96 * error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"release_every": 7}, "release_every .* must be a number and s, min, h, d or w"),
+        ({"release_every": "1m"}, "step must be a number and s, min, h, d or w"),
+        ({"start": None}, r"start \(of the first period\) must be a time"),
+        ({"rounds": None}, "must be given with a time column"),
+        ({"rounds": 10**6}, "before the year 10000"),
+        ({"adjacency": "replace-one"}, "adjacency must be zero-out with a time column"),
+        ({"method": "post-processing"}, "must add noise to both moments"),
+        ({"timestamp": "day"}, "timestamp and row_id must be left out"),
+        ({"weight": "covariance"}, "weight must be a number"),
+        ({"second_moment": "trace"}, "second moment must be full or diagonal"),
+        ({"columns": None}, "columns .* must be given with a time column"),
+        ({"time_column": None}, "must be a number of rows without a time column"),
+    ],
+)
+def test_settings_that_periods_cannot_have_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Settings(**{**WEEKLY, **changes})
+
+
+def test_a_server_takes_no_more_means_than_users(tmp_path: Path) -> None:
+    """And none under replace-one, for which a user's periods would have to be public."""
+    settings = replace(Settings(**WEEKLY), max_participations=1)
+    rows = tmp_path / "rows.csv"
+    table().to_csv(rows, index=False)
+    with open_periods(tmp_path / "state", settings, rows, tmp_path / "o.jsonl") as (stream, _):
+        two = [(torch.zeros(2, 3), torch.zeros(2, 6))]
+        with pytest.raises(ValueError, match="means must be at most 1, one a user; got 2"):
+            stream._server.release_means(["ann"], two, {})
+        assert stream._server.step == 0
