@@ -150,6 +150,16 @@ def test_the_last_line_says_that_held_out_users_are_not_protected(
     assert run(["simulate", str(config), "--out", str(tmp_path / "a")]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("Not protected: the test part belongs to held-out users")
+    tests = tmp_path / "tests.csv"
+    tests.write_text("\n".join(["a,b,y", "0,1,1", "1,0,0", "2,,1"]) + "\n")
+    public = ["--set", f"data.test-path={tests}", "--set", "data.users=30"]
+    assert run(["simulate", str(config), "--out", str(tmp_path / "b"), *public]) == 0
+    assert "Do not publish them" not in capsys.readouterr().out
+    statement = json.loads((tmp_path / "b" / "statement.json").read_text())
+    (part,) = [each for each in statement["public_inputs"] if each["name"] == "test part"]
+    assert part["source"] == f"public file {tests}"
+    assert run(["predict", str(tmp_path / "b"), "--input", str(tests)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def shown(path: Path, made: Run, terminal: bool) -> tuple[str, RunProgress]:

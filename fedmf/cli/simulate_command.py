@@ -104,7 +104,7 @@ def simulate(
 
     with continuable(how_to_continue):
         if resume is None:
-            session = Session.start(directory, run, device)
+            session = Session.start(directory, run, device, simulated=True)
         else:
             session = Session.resume(directory, run, device)
         with session:

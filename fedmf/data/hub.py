@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedmf.data.cells import numbers
 from fedmf.data.dataset import InMemoryDataset
-from fedmf.data.table import MOST_TESTS, Table
+from fedmf.data.table import Table
 from fedmf.data.table_reader import RowBatch, shown_names
 
 _ROWS: Final = 1024
@@ -43,6 +43,7 @@ class Hub(Table):
     """
 
     kind: ClassVar[str] = "hub"
+    most_tests: ClassVar[int] = 10_000
     takes_number_labels: ClassVar[bool] = False
     normalisation: ClassVar[str] = "pixels / 255, other numbers as they are, in float32"
     feature_columns: tuple[str, ...] = ("image",)
@@ -56,6 +57,11 @@ class Hub(Table):
             )
         if self.user_from == "filename":
             raise ValueError("user_from must be 'column' with dataset 'hub'; got 'filename'.")
+        if self.test_path:
+            raise ValueError(
+                f"test_path must be left out with dataset 'hub'; got {self.test_path!r}. Its split"
+                " 'test' is the test part."
+            )
         if not (self.input_shape or self.text_column):
             raise ValueError(
                 "input_shape must be declared with dataset 'hub', such as 3,32,32; got none."
@@ -94,7 +100,7 @@ class Hub(Table):
         held, drawn = super().test_part
         if self.text_column:
             return held, drawn
-        return f"the split 'test' or, without one, {held}; at most {MOST_TESTS:,} rows", drawn
+        return f"the split 'test' or, without one, {held}; at most {self.most_tests:,} rows", drawn
 
     def _columns(self, split: Any, words: Sequence[str] | None) -> Iterator[RowBatch]:
         """Yield the rows of a split, some at a time.

@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,10 +18,8 @@ from fedmf.data.cells import places, read_user_list
 from fedmf.data.dataset import InMemoryDataset, TestOwner
 from fedmf.data.dataset_options import PublicInput
 from fedmf.data.partitions import Partition, partition_by_owner
-from fedmf.data.row_counts import check_public_tests, counted
 from fedmf.data.schema import Category, Schema
 from fedmf.data.table import Table
-from fedmf.values import Field
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,6 @@ class OnNodes(Table):
     takes_number_labels: ClassVar[bool] = False
     partition: Literal["by-user"] = "by-user"
     test_split: Literal["auto"] = "auto"
-    test_path: Annotated[
-        str, Field("file with the central test part, on the server; no users on the user list")
-    ] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,18 +86,10 @@ class OnNodes(Table):
         test_x = x
         test_y = y
         if self.test_path:
-            tests = dataclasses.replace(self, path=self.test_path, user_from="column")
-            rows = tests.read(tests.batches((self.user_column,)))
-            if not rows.readable.any():
-                raise ValueError(
-                    f"test_path must hold a readable row; got none in {self.test_path}."
-                )
-            everything = np.ones(len(rows.labels), dtype=bool)
-            left_out = counted(rows.faults, everything)
-            check_public_tests(len(rows.labels), int(rows.readable.sum()), left_out, self.test_path)
-            readable = np.flatnonzero(rows.readable)
-            test_x = rows.features[readable]
-            test_y = rows.labels[readable]
+            tests = self.public_rows(people)
+            chosen = self.chosen_tests(tests, people)
+            test_x = tests.features[chosen]
+            test_y = tests.labels[chosen]
         return InMemoryDataset(
             features=x,
             labels=y,
@@ -158,7 +145,6 @@ class OnNodes(Table):
 
     @property
     def test_part(self) -> tuple[str, str]:
-        words = "none"
         if self.test_path:
-            words = "rows of a file, which must be no user's"
-        return words, "file test_path on the server"
+            return super().test_part
+        return "none", "no file test_path on the server"

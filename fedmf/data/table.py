@@ -48,8 +48,6 @@ from fedmf.values import Field
 _log = logging.getLogger("fedmf")
 _RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 _MOST_CLASSES: Final = 1_000_000
-#: Largest number of examples of a separate test part.
-MOST_TESTS: Final = 10_000
 #: Largest number of sequences of texts that are held out.
 _MOST_SEQUENCES: Final = 1_000
 _TEST_PARTS: Final[dict[TestOwner, str]] = {
@@ -157,7 +155,16 @@ class Table(SpreadOptions):
             " becomes the user column"
         ),
     ] = "column"
+    test_path: Annotated[
+        str,
+        Field(
+            "public test part, instead of held-out rows: a file, or a folder as in path, without"
+            " rows of users on the user list; not for hub"
+        ),
+    ] = ""
 
+    #: Largest number of examples of a separate test part; None without a limit.
+    most_tests: ClassVar[int | None] = None
     #: Whether labels may be numbers, rather than classes.
     takes_number_labels: ClassVar[bool] = True
     #: How values become features without a schema.
@@ -179,6 +186,11 @@ class Table(SpreadOptions):
             raise ValueError(
                 "user_column must name the column that the names of files become (user_from"
                 " 'filename'); got none."
+            )
+        if self.test_path and self.test_split != "auto":
+            raise ValueError(
+                "test_split must be left out with test_path, whose rows are the test part; got"
+                f" {self.test_split!r}."
             )
         if self.schema and self.class_names:
             raise ValueError("class_names must be left out with schema.")
@@ -335,7 +347,9 @@ class Table(SpreadOptions):
 
     @property
     def holds_out_users(self) -> bool:
-        """Whether all rows of some users are held out, rather than some rows."""
+        """Whether all rows of some users are held out, rather than some rows or none."""
+        if self.test_path:
+            return False
         if self.test_split == "auto":
             return self.partition == "by-user"
         return self.test_split == "users"
@@ -343,7 +357,7 @@ class Table(SpreadOptions):
     @property
     def test_owner(self) -> TestOwner:
         """The owner of the test part; simulated users never own its rows."""
-        if self.partition != "by-user":
+        if self.test_path or self.partition != "by-user":
             return "nobody"
         if self.holds_out_users:
             return "held-out users"
@@ -389,6 +403,8 @@ class Table(SpreadOptions):
 
     @property
     def test_part(self) -> tuple[str, str]:
+        if self.test_path:
+            return _TEST_PARTS[self.test_owner], f"public file {self.test_path}"
         drawn = "who is held out" if self.holds_out_users else "which rows are held out"
         base = "the user list" if self.user_list else "the number of rows"
         source = f"{drawn} depends on {base}, test_fraction and the public seed"
@@ -440,26 +456,34 @@ class Table(SpreadOptions):
 
     # Reading.
 
-    def batches(self, optional: Sequence[str] = ()) -> Iterator[RowBatch]:
+    def batches(
+        self, unread: Sequence[str] = (), optional: Sequence[str] = ()
+    ) -> Iterator[RowBatch]:
         """Yield the rows of all files, some at a time.
 
         Args:
-            optional: columns that are not read, and may be absent though a schema declares them.
+            unread: columns that are not read, and may be absent though a schema declares them.
+            optional: columns whose cells are missing in a file without them.
 
         Raises:
             ValueError: there is nothing readable, or a column is missing or not declared.
         """
-        names = [*self.features, *(name for name in self._others if name not in optional)]
+        names = [*self.features, *(name for name in self._others if name not in unread)]
         lists: Sequence[str] = ()
         if self.declared is None and len(self.features) < math.prod(self.shape):
             lists = self.features
         for source in self._sources():
             with open_rows(source) as table:
-                # Objects of JSON lines may lack columns.
-                if self.declared and not isinstance(table, JsonLinesTable):
-                    self.declared.check_header(table.names, str(source), optional)
-                table.select(names, lists)
-                yield from table.batches()
+                absent: list[str] = []
+                if not isinstance(table, JsonLinesTable):  # whose objects may lack columns
+                    absent = [name for name in optional if name not in table.names]
+                    if self.declared:
+                        self.declared.check_header(table.names, str(source), [*unread, *optional])
+                table.select([name for name in names if name not in absent], lists)
+                for batch in table.batches():
+                    cells = arrow.nulls(batch.rows, arrow.large_string())
+                    columns = {**batch.columns, **dict.fromkeys(absent, cells)}
+                    yield replace(batch, columns=columns)
 
     def _sources(self) -> Sequence[RowFiles]:
         """Return the files, or the folder with one for each user."""
@@ -696,7 +720,54 @@ class Table(SpreadOptions):
                 self.user_column,
             )
         people = self.listed_users(self.holds_out_users)
-        return self.dataset_of(self.read(self.batches()), people)
+        rows = self.read(self.batches())
+        tests = None
+        if self.test_path:
+            tests = self.public_rows(people)
+        return self.dataset_of(rows, people, tests)
+
+    def public_rows(self, people: Sequence[str]) -> Rows:
+        """Return the rows of ``test_path``, which may lack the user column.
+
+        Args:
+            people: ids on the user list; none without one.
+
+        Raises:
+            ValueError: `batches` or `read` raises, no row can be read, or a row belongs to one of
+                these people.
+        """
+        user_from = self.user_from
+        if not Path(self.test_path).expanduser().is_dir():
+            user_from = "column"
+        source = replace(self, path=self.test_path, user_from=user_from)
+        users = [self.user_column] if self.user_column else []
+        rows = source.read(source.batches(optional=users))
+        if not rows.readable.any():
+            raise ValueError(f"test_path must hold a readable row; got none in {self.test_path}.")
+        if people and (places(rows.users, people) >= 0).any():
+            raise ValueError(
+                "test_path (public rows) must not hold rows of users on the user list; got some in"
+                f" {self.test_path}. Remove them; if these ids are other people's, rename them."
+            )
+        return rows
+
+    def chosen_tests(self, tests: Rows, people: Sequence[str]) -> NDArray[np.int64]:
+        """Return the rows of a separate test part that count, and log how many do not.
+
+        Args:
+            tests: its rows.
+            people: ids on the user list; none without one.
+
+        Raises:
+            ValueError: it is public, and fewer than half of its rows count.
+        """
+        public = self._public_tests(tests, people)
+        chosen = np.flatnonzero(public & tests.readable)
+        if chosen.size and self.test_owner != "training users":
+            left_out = counted(tests.faults, public)
+            place = self.test_path or f"split 'test' of {self.path}"
+            check_public_tests(int(public.sum()), chosen.size, left_out, place)
+        return chosen
 
     def dataset_of(
         self, rows: Rows, people: Sequence[str], tests: Rows | None = None
@@ -711,7 +782,7 @@ class Table(SpreadOptions):
 
         Raises:
             ValueError: test_fraction holds out too little or too much, the partition does not fit,
-                or no row of the test part can be read.
+                or no row of the test part can be read; or `chosen_tests` raises.
         """
         purpose = 0x7AB1
         if self.text_column:
@@ -725,13 +796,8 @@ class Table(SpreadOptions):
             tests = rows
             chosen = np.flatnonzero(held & rows.readable)
         else:
-            public = self._public_tests(tests, people)
-            chosen = np.flatnonzero(public & tests.readable)
-            if chosen.size and self.test_owner != "training users":
-                left_out = counted(tests.faults, public)
-                place = f"split 'test' of {self.path}"
-                check_public_tests(int(public.sum()), chosen.size, left_out, place)
-            chosen = np.sort(rng.permutation(chosen)[:MOST_TESTS])
+            chosen = self.chosen_tests(tests, people)
+            chosen = np.sort(rng.permutation(chosen)[: self.most_tests])
         x = rows.features
         y = rows.labels
         test_x = tests.features
@@ -741,10 +807,12 @@ class Table(SpreadOptions):
             vocabulary = self.tokens.size
             x, y, of_texts = self._sequences(rows)
             owned = Partition.of([self._spaced(of_texts.rows(of_user)) for of_user in owned])
-            chosen = of_texts.rows(chosen)
-            chosen = chosen[evenly(chosen.size, _MOST_SEQUENCES)]
             test_x = x
             test_y = y
+            if tests is not rows:
+                test_x, test_y, of_texts = self._sequences(tests)
+            chosen = of_texts.rows(chosen)
+            chosen = chosen[evenly(chosen.size, _MOST_SEQUENCES)]
         if not chosen.size:
             label = "a finite number"
             if self.classes:

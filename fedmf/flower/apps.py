@@ -35,8 +35,7 @@ from fedmf.runs.directory import LEDGER
 from fedmf.runs.loop import OnRound, RoundRecord
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.run_plan import clipped_sums
-from fedmf.runs.session import Session
-from fedmf.runs.simulation import check_users_here
+from fedmf.runs.session import Session, check_users_here
 from fedmf.runs.statistics import table_of
 from fedmf.runs.tables.configuration import Scalar, dotted_keys, run_of
 from fedmf.runs.tasks import NamedTask
@@ -292,7 +291,7 @@ class WorkerPool(ServedUsers):
     """
 
     def __init__(self, session: Session) -> None:
-        check_users_here(session)
+        check_users_here(session.run, session.task)
         self._dataset = session.task.dataset
         self._workers = session.run.execution.workers
         super().__init__(self._dataset.user_ids, _log.warning)

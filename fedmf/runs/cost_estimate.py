@@ -26,7 +26,7 @@ from fedmf.release.noisy_sum import NoisyParts
 from fedmf.release.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.run_plan import plan_of
-from fedmf.runs.session import check_device
+from fedmf.runs.session import check_device, check_users_here
 from fedmf.training import Task, preflight, seconds_of_training
 
 _ROUNDS: Final = 3
@@ -231,7 +231,9 @@ def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
 
 def _planned(run: Run, device: str) -> tuple[Task, Plan]:
     check_device(device)
-    task = run.task_source.build().to(device)
+    task = run.task_source.build()
+    check_users_here(run, task)
+    task = task.to(device)
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
     return task, plan_of(run, optimizer, task.model.dimension)
 

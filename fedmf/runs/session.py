@@ -136,13 +136,14 @@ class Session:
 
     @classmethod
     @torch.inference_mode(False)
-    def start(cls, path: Path, run: Run, device: str = "cpu") -> Self:
+    def start(cls, path: Path, run: Run, device: str = "cpu", *, simulated: bool = False) -> Self:
         """Plan a run, create its directory and draw its noise key.
 
         Args:
             path: the run directory; must not exist, or be empty.
             run: the run.
             device: "cpu" or "cuda".
+            simulated: whether users will be trained on this machine.
 
         Raises:
             ConfigError: the run cannot be executed or the place cannot be used; nothing is left
@@ -150,6 +151,8 @@ class Session:
         """
         check_device(device)
         task = run.task_source.build()
+        if simulated:
+            check_users_here(run, task)
         if task.dataset.users != run.task_source.users:
             raise ConfigError(
                 f"users must be the task's {task.dataset.users}; got {run.task_source.users}."
@@ -520,6 +523,24 @@ def check_device(device: str) -> None:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
             "--device cuda needs an NVIDIA GPU and a CUDA build of torch; none is available here."
+        )
+
+
+def check_users_here(run: Run, task: Task) -> None:
+    """Reject a run with users that cannot be trained on this machine.
+
+    Raises:
+        ConfigError: the run names keys, which only nodes of a deployment have, or users' examples
+            are on such nodes.
+    """
+    if run.execution.node_keys:
+        raise ConfigError(
+            "node_keys must be omitted in a simulation, because its nodes have no keys."
+        )
+    if not task.dataset.has_examples:
+        raise ConfigError(
+            "users' examples must be on this machine for a simulation; got a user list. Data on"
+            " nodes are for flwr run on a deployment."
         )
 
 

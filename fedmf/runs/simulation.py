@@ -20,14 +20,14 @@ from torch import Tensor
 from fedmf.clipping.bounded_add import FRACTION_BITS
 from fedmf.clipping.clipped_sum import SumSpec
 from fedmf.clipping.user_statistics import reported_names
-from fedmf.errors import ConfigError, UnsoundSumError
+from fedmf.errors import UnsoundSumError
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.loop import Clients, OnRound, Reply, RunResult, TrainingLoop
 from fedmf.runs.progress import both, shown
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.run_plan import plan_of
-from fedmf.runs.session import Session
+from fedmf.runs.session import Session, check_users_here
 from fedmf.runs.statistics.client_metric import reported_name
 from fedmf.training import LocalTrainer, UserFailure, checked_sum
 from fedmf.training.user_failures import described
@@ -148,24 +148,6 @@ class InProcessClients(Clients):
         return request.reply(self._trainer, self._sums)
 
 
-def check_users_here(session: Session) -> None:
-    """Reject a run with users that cannot be trained in this process.
-
-    Raises:
-        ConfigError: the run names keys, which only nodes of a deployment have, or users' examples
-            are on such nodes.
-    """
-    if session.run.execution.node_keys:
-        raise ConfigError(
-            "node_keys must be omitted in a simulation, because its nodes have no keys."
-        )
-    if not session.task.dataset.has_examples:
-        raise ConfigError(
-            "users' examples must be on this machine for a simulation; got a user list. Data on"
-            " nodes are for flwr run on a deployment."
-        )
-
-
 def run_in_process(session: Session, on_round: OnRound | None = None) -> bool:
     """Run a session to its horizon in this process, without Flower, and write its reports.
 
@@ -180,7 +162,7 @@ def run_in_process(session: Session, on_round: OnRound | None = None) -> bool:
         ConfigError: as `check_users_here`.
         Exception: as `TrainingLoop.run`.
     """
-    check_users_here(session)
+    check_users_here(session.run, session.task)
     return TrainingLoop(session, InProcessClients(session), on_round).run()
 
 
@@ -243,7 +225,7 @@ def simulate(
     if (Path(path) / LEDGER).is_file():
         session = resume(run, path, device)
     else:
-        session = start(run, path, device)
+        session = Session.start(Path(path), run, device, simulated=True)
     with session:
         view = shown(session, progress)
         try:

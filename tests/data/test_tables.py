@@ -185,6 +185,30 @@ def test_every_row_is_held_out_or_owned_once(tmp_path: Path, spread: str) -> Non
             assert not {i % USERS for i in rows_of[0]} & {i % USERS for i in rows_of[1]}
 
 
+def test_a_public_test_file_holds_out_nobody_and_has_no_row_of_a_user(tmp_path: Path) -> None:
+    public = tmp_path / "public.csv"
+    public.write_text("y,b,who,a,note\nyes,-5,v1,40.5,x\nno,7,,2,x\n")
+    options = by_schema(tmp_path, test_path=str(public), users=10)
+    data = options.load()
+    assert list(data.user_ids) == USER_LIST
+    assert data.sizes(np.arange(10)).tolist() == 10 * [6]
+    assert data.test_owner == "nobody"
+    encoded = torch.tensor([[0.025, -0.1], [-1.9, 0.14]])
+    torch.testing.assert_close(data.test_features, encoded)
+    assert data.test_labels.tolist() == [1, 0]
+    public.write_text("y,a,b,note\nyes,40.5,-5,x\nno,2,7,x\n")  # the user column may be absent
+    assert torch.equal(options.load().test_features, data.test_features)
+    folder = tmp_path / "persons"
+    folder.mkdir()
+    (folder / "v1.csv").write_text(public.read_text())
+    files = replace(options, test_path=str(folder), user_from="filename")
+    assert torch.equal(files.public_rows(USER_LIST).features, data.test_features)
+    (folder / "v1.csv").rename(folder / "u3.csv")
+    for place in (files, replace(options, test_path=options.path)):
+        with pytest.raises(ValueError, match=r"test_path .* must not hold rows of users on the"):
+            place.public_rows(USER_LIST)
+
+
 def test_the_same_rows_in_every_format_and_in_parts(tmp_path: Path) -> None:
     expected = table(tmp_path / "csv").load()
     columns = dict(zip(("who", "a", "b", "y", "note"), zip(*rows(), strict=True), strict=True))

@@ -26,6 +26,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower import run_on_grid
 from fedmf.flower.apps import client as app
 from fedmf.flower.handshake import served_users
+from fedmf.runs.cost_estimate import dry_run
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.tables.configuration import run_of
 from fedmf.training import classification
@@ -94,6 +95,16 @@ def test_the_server_opens_no_file_but_the_user_list(
     assert "--enable-supernode-auth" in inputs["nodes of users"]
     assert inputs["sizes of users"] == "not known to the server"
     assert inputs["test part"] == "none"
+
+
+def test_a_simulation_is_refused_before_anything_is_written(places: Path) -> None:
+    run = run_of(configuration(places, **{"data.test-path": str(places / "server" / "test.csv")}))
+    assert len(run.task_source.build().dataset.test_labels) == 6
+    with pytest.raises(ConfigError, match="examples must be on this machine"):
+        fedmf.simulate(run, places / "run")
+    assert not (places / "run").exists()
+    with pytest.raises(ConfigError, match="examples must be on this machine"):
+        next(dry_run(run))
 
 
 def test_a_clinic_that_is_down_is_absent_and_comes_back_when_the_run_goes_on(places: Path) -> None:
