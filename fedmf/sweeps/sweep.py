@@ -26,6 +26,7 @@ from fedmf.runs.tables.configuration import (
     overridden,
     read_toml,
     run_of,
+    search_next_to,
     takes_key,
 )
 from fedmf.statements.privacy import Privacy
@@ -166,10 +167,13 @@ class Sweep:
                 fields[name] = value
         cls._check_fields(fields, path)
         base = fields["base"]
+        source = path
         if isinstance(base, str):
-            base = read_toml(path.parent / Path(base).expanduser())
+            source = path.parent / Path(base).expanduser()
+            base = read_toml(source)
         try:
             fields["base"] = overridden(dotted(base), dotted({**fields.pop("set", {}), **keys}))
+            search_next_to(source, fields["base"])
             for table in {"grid", "tuned"} & fields.keys():
                 lists = dotted(fields[table])
                 for name in lists.keys() & keys.keys():
