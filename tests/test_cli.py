@@ -241,7 +241,7 @@ def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
     assert re.match(r"\d+ of \d+ cores in use", said["faster"])
     small = NoiseAndSignal(plan, 100_000).advice
     assert small is not None
-    figures = re.search(r"noise is ([\d.]+) % .* d = ([\d,]+), or with ([\d,]+) users", small)
+    figures = re.search(r"noise is ([\d.,]+) % .* d = ([\d,]+), or with ([\d,]+) users", small)
     assert figures is not None
     noise, fewer, more = [float(figure.replace(",", "")) for figure in figures.groups()]
     assert NoiseAndSignal(plan, int(0.9 * fewer)).advice is None

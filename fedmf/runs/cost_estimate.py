@@ -56,7 +56,7 @@ class NoiseAndSignal:
         unit = math.sqrt(dimension) * std / plan.users_per_round
         of_sum = unit * math.sqrt(max(float(query_variances(C, prefix(n))[-1]), 0.0))
         of_all = of_sum / n
-        share = f"{100 * of_all:.3g} % of the largest possible sum of updates"
+        share = f"{100 * of_all:,.1f} % of the largest possible sum of updates"
         good = f"{100 * _LARGEST_GOOD:.0f} %"
         self.words = (
             f"over the whole run, noise is {share} (runs learn well up to about {good}; accuracy"
