@@ -26,21 +26,26 @@ def check_function_name(owner: str, name: str) -> None:
         raise ValueError(f"function (of {owner}) must read package.module:function; got {name!r}.")
 
 
+def search_in(folder: Path) -> None:
+    """Let modules be imported from a folder, after all other places."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
 def function_of(owner: str, name: str) -> Callable[..., Any]:
     """Import the function of a name that `check_function_name` accepts.
 
     Raises:
         ConfigError: it cannot be imported, or is not callable.
     """
-    folder = str(Path.cwd())
-    if folder not in sys.path:  # python -m, Ray and Flower search it, a console script does not
-        sys.path.append(folder)
+    folder = Path.cwd()
+    search_in(folder)  # as python -m, Ray and Flower do, but no console script
     try:
         function = pkgutil.resolve_name(name)
     except Exception as error:
         raise ConfigError(
-            f"function (of {owner}) {name!r} failed: {type(error).__name__}: {error} "
-            f"(modules are searched on Python's path and in {folder})"
+            f"function (of {owner}) {name!r} failed: {type(error).__name__}: {error} (modules are"
+            f" searched on Python's path, in {folder}, and next to a configuration file)"
         ) from error
     if not callable(function):
         raise ConfigError(

@@ -112,7 +112,7 @@ def test_a_run_shows_its_plan_a_table_of_rounds_and_the_guarantee_first(
         r"a \[b\] · \d+ parameters · 24 users, 6 per round, at most 3 rounds each$", plan
     )
     assert re.match(
-        r"Mechanism bisr, bands = 4, noise multiplier [\d.]+ → signal-to-noise: \w+ \(noise ",
+        r"Mechanism bisr, bands = 4, noise multiplier [\d.]+ → over the whole run, noise is [\d.]+",
         mechanism,
     )
     assert "ε spent" in heads
@@ -251,11 +251,11 @@ def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
     assert re.match(r"\d+ of \d+ cores in use", said["faster"])
     small = NoiseAndSignal(plan, 100_000).advice
     assert small is not None
-    figures = re.search(r"noise ([\d.]+) times .* d = ([\d,]+), or with ([\d,]+) users", small)
+    figures = re.search(r"noise is ([\d.,]+) % .* d = ([\d,]+), or with ([\d,]+) users", small)
     assert figures is not None
     noise, fewer, more = [float(figure.replace(",", "")) for figure in figures.groups()]
     assert NoiseAndSignal(plan, int(0.9 * fewer)).advice is None
-    assert noise * 6 / more == pytest.approx(0.2 * 12, rel=0.1)
+    assert noise * 6 / more == pytest.approx(20, rel=0.1)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.toml"]
 
 

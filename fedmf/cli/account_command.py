@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -19,6 +19,9 @@ from fedmf.cli.exit_codes import REFUSED
 from fedmf.cli.shared_options import FULL, argument, flag, option
 from fedmf.errors import ConfigError
 from fedmf.statements.statement import PrivacyStatement
+
+#: Suffixes of a letter in plain words.
+_LETTERS: Final = (".md", ".html")
 
 if TYPE_CHECKING:
     from fedmf.ledger.ledger import Ledger
@@ -37,11 +40,11 @@ def account(
     ),
     as_json: bool = flag("--json", "Print the operator's privacy statement as JSON."),
     full: bool = FULL,
-    public: Path | None = option(
-        None,
+    public: list[Path] = option(
+        [],
         "FILE",
         "Also write the public part of the statement to a new file: .txt as text, .md or .html as a"
-        " letter in plain words, else JSON.",
+        " letter in plain words, else JSON. Repeatable.",
     ),
     delta: float | None = option(
         None, "D", "With several directories: delta of their composition."
@@ -70,8 +73,8 @@ def account(
         statement, figures = _stream_statement(run_dirs[0])
     else:
         statement, figures = _run_statement(run_dirs[0])
-    if public is not None:
-        _write_public(statement.public(), public)
+    for file in public:
+        _write_public(statement.public(), file)
     left = _left_of(budget, statement)
     if as_json:
         typer.echo(PrivacyStatement({**statement, **left}).to_json(), nl=False)
@@ -85,15 +88,20 @@ def account(
             typer.echo(f"  {name:<14} {value}")
         if left:
             typer.echo(f"\n{_in_words(left, statement)}")
+        if len(run_dirs) == 1 and any(file.suffix.lower() in _LETTERS for file in public):
+            typer.echo(
+                f"\nThe letter is about {run_dirs[0]} alone. For one about all runs on the same"
+                f" people: fedmf account {run_dirs[0]} OTHER_DIR --public letter.html"
+            )
     if left.get("epsilon_left") == 0:
         raise typer.Exit(REFUSED)
 
 
-def _show_public(statement: PrivacyStatement, public: Path | None, run_dirs: list[Path]) -> None:
+def _show_public(statement: PrivacyStatement, public: list[Path], run_dirs: list[Path]) -> None:
     """Print the most important lines of the public part of a statement."""
     heading = "May be published:"
-    if public is not None:
-        heading = f"May be published (written to {public}):"
+    if public:
+        heading = f"May be published (written to {', '.join(map(str, public))}):"
     command = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
     typer.echo(heading)
     typer.echo(statement.public().render_text(False, command), nl=False)

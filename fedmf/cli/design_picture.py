@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmf.cli.design_screen import error_label, is_independent, memory
-from fedmf.figures import COLOURS, LARGE, PALE, new_figure
+from fedmf.figures import COLOURS, LARGE, PALE, new_figure, save_figure
 
 
 def draw_comparison(rows: Sequence[dict[str, Any]], file: Path, compared: bool) -> None:
@@ -50,7 +50,7 @@ def draw_comparison(rows: Sequence[dict[str, Any]], file: Path, compared: bool) 
     axes.set(xlim=(0, 1.3 * widest), ylim=(len(rows) - 0.5, -0.5), xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     figure.suptitle(_title(rows[0]), x=0.01, ha="left", size=LARGE)
-    figure.savefig(file, dpi=200)
+    save_figure(figure, file, dpi=200)
 
 
 def _title(row: dict[str, Any]) -> str:

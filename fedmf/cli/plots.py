@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from fedmf.figures import COLOURS, new_figure, style
+from fedmf.figures import COLOURS, new_figure, save_figure, style
 
 if TYPE_CHECKING:
     from fedmf.streaming import PrivateRelease
@@ -69,7 +69,7 @@ def draw_stream(
         figure = new_figure(7, means_height)
         means = figure
     _draw_means(means, parts, renderer.names[:panels], len(renderer.names))
-    figure.savefig(file, dpi=150)
+    save_figure(figure, file)
 
 
 def _any_correlation(release: PrivateRelease) -> bool:

@@ -13,7 +13,6 @@ import timeit
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
 import torch
 from joblib import cpu_count
 
@@ -33,21 +32,18 @@ _ROUNDS: Final = 3
 #: The largest noise of the mean update over a run, in units of ζ, with which a run learns well
 #: (docs/choosing.md).
 _LARGEST_GOOD: Final = 0.2
-#: Upper limits of the noise of the mean update over a run, in units of ζ.
-_LEVELS: Final = ((0.05, "high"), (_LARGEST_GOOD, "medium"), (1.0, "low"))
 
 
 class NoiseAndSignal:
-    """Norms of the noise in mean updates, relative to the clip norm ζ, the bound of these updates.
+    """The noise of a run, relative to the clip norm ζ, which bounds the mean update of a round.
 
     Args:
         plan: the plan of a run.
         dimension: d of its model.
 
     Attributes:
-        words: one line at the beginning of a run: √d·(root mean square of an entry of a round's
-            noise)/(m·ζ), and this ratio for the mean over all n rounds, in which correlated noise
-            cancels.
+        words: one line at the beginning of a run: the norm of the noise of the sum of all n mean
+            updates, relative to n·ζ, the largest norm of this sum.
         advice: what makes the noise small enough, if it is above a fifth of the clip norm; None
             otherwise.
         warning: the reason why a run hardly learns, with the advice; None if it may.
@@ -58,16 +54,13 @@ class NoiseAndSignal:
         n = plan.participation.rounds
         std = plan.noise_std / plan.clip_norm
         unit = math.sqrt(dimension) * std / plan.users_per_round
-        of_a_round = unit * math.sqrt(float(np.mean(C.noise_row_variances())))
         of_sum = unit * math.sqrt(max(float(query_variances(C, prefix(n))[-1]), 0.0))
         of_all = of_sum / n
-        level = "none"
-        for limit, word in reversed(_LEVELS):
-            if of_all <= limit:
-                level = word
+        share = f"{100 * of_all:,.1f} % of the largest possible sum of updates"
+        good = f"{100 * _LARGEST_GOOD:.0f} %"
         self.words = (
-            f"signal-to-noise: {level} (noise {100 * of_all:.3g} % of the clip norm in the mean "
-            f"update over the run, {of_a_round:.3g} times it in a round)"
+            f"over the whole run, noise is {share} (runs learn well up to about {good}; accuracy"
+            " depends on the task)"
         )
         self.advice: str | None = None
         self.warning: str | None = None
@@ -76,12 +69,11 @@ class NoiseAndSignal:
             fewer = _two_digits(dimension / excess**2)
             more = _two_digits(plan.users_per_round * excess)
             self.advice = (
-                f"noise {of_sum:.3g} times the clip norm over the run at d = {dimension:,}, where"
-                f" {n} updates add up to {n} times at most; {_LARGEST_GOOD * n:.3g} times with d ="
-                f" {fewer:,}, or with {more:,} users a round of {excess:.2g} times as many users:"
-                " train fewer parameters, or more users a round (docs/choosing.md)"
+                f"noise is {share} at d = {dimension:,}; {good} with d = {fewer:,}, or with"
+                f" {more:,} users a round of {excess:.2g} times as many users: train fewer"
+                " parameters, or more users a round (docs/choosing.md)"
             )
-        if level == "none":
+        if of_all > 1:
             self.warning = f"hardly anything can be learned: {self.advice}"
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 from scipy.special import entr
 
-from fedmf.figures import COLOURS, new_figure, style
+from fedmf.figures import COLOURS, new_figure, save_figure, style
 from fedmf.ledger.durable_files import write_durably
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def draw_learning_curve(
     figure.align_ylabels()
     figure.suptitle(title)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
+    save_figure(figure, buffer, "png")
     write_durably(path / PICTURE, buffer.getvalue())
     return True
 

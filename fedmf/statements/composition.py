@@ -41,6 +41,17 @@ _ASSUMPTIONS: Final = (
     "cohorts are known: amplification by sampling does not count here",
     SPENT_ASSUMPTION,
 )
+#: Public figures of each of several, which a letter names.
+_PUBLIC: Final = (
+    "unit",
+    "workload",
+    "users",
+    "users_per_round",
+    "max_participations",
+    "dimension",
+    "rounds",
+    "rounds_released",
+)
 #: Relative, of sensitivities of the worst recorded and the worst allowed pattern, summed in
 #: different orders, and of a difference of μ².
 _TOLERANCE: Final = 1e-9
@@ -393,6 +404,9 @@ def _part(share: _Share) -> dict[str, Any]:
     part: dict[str, Any] = {"directory": share.cost.name}
     for name in ("noise_key", "delta", "epsilon", "amplification"):
         part[name] = share.cost.statement[name]
+    for name in _PUBLIC:
+        if name in share.cost.statement:
+            part[name] = share.cost.statement[name]
     part["counted"] = share.note or "all releases"
     return part
 

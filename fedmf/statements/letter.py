@@ -43,22 +43,22 @@ _CHECKS: Final = (
     "Ask the organisation for the full public statement (made with the command `fedmf account"
     " DIRECTORY --public statement.txt`). It lists"
     " all conditions and limits in technical words, and must show the reference number above. An"
-    " expert can compute ε from it without the program fedmf, which made it (see “Auditing” in the"
-    " documentation of fedmf).",
+    " expert can compute ε from it without the program fedmf, which made it (with verify.py of its"
+    " source distribution; see “Auditing” in the documentation of fedmf).",
     "The organisation can compute all figures again from its records (`fedmf account DIRECTORY`)."
     " The program refuses if a record was changed.",
     "Ask: Is each person listed once? Who can read the secret key and its copies? What else was"
     " published about the same people?",
 )
 _STYLE: Final = """\
-@page { size: A4; margin: 11mm 15mm; }
-body { font: 9pt/1.3 Arial, Helvetica, sans-serif; max-width: 46em; margin: 2em auto;
+@page { size: A4; margin: 10mm 15mm; }
+body { font: 9pt/1.25 Arial, Helvetica, sans-serif; max-width: 46em; margin: 2em auto;
   padding: 0 1em; color: #111; }
 h1 { font-size: 14pt; margin: 0 0 .2em; }
-h2 { font-size: 10.5pt; margin: .7em 0 .15em; }
+h2 { font-size: 10.5pt; margin: .55em 0 .1em; }
 p, ul { margin: .25em 0; }
 ul { padding-left: 1.3em; }
-svg { width: 80%; height: auto; margin: .2em 0; }
+svg { width: 70%; height: auto; margin: .2em 0; }
 @media print { body { margin: 0; padding: 0; max-width: none; } }
 """
 
@@ -89,6 +89,16 @@ class Section:
     bars: Sequence[Bar] = ()
     closing: Sequence[str] = ()
     points: Sequence[str] = ()
+
+
+#: Facts that no statement holds.
+_BY_HAND: Final = Section(
+    "Who did this, and why",
+    (
+        f"Responsible: {'_' * 40} Contact: {'_' * 30}",
+        f"Purpose: {'_' * 78}",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -131,6 +141,7 @@ class PrivacyLetter:
             about.append(f"made with {statement['software']}")
         sections = (
             _summary(statement),
+            _BY_HAND,
             _data(statement),
             _protected(statement),
             _strength(statement),
@@ -236,11 +247,18 @@ def _right(s: Mapping[str, Any]) -> int:
     return math.ceil(50 + 50 * advantage(s))
 
 
+def _often(s: Mapping[str, Any]) -> str:
+    """How often an attacker is right at most, in words."""
+    right = _right(s)
+    if right == 100:
+        return "nearly always"
+    return f"in at most {right} of 100 cases"
+
+
 def _summary(s: Mapping[str, Any]) -> Section:
     if "composed" in s:
-        done = (
-            f"Results of {len(s['composed'])} computations on the same {_many(s)} were published."
-        )
+        names = " and ".join(f"“{_name(part)}”" for part in s["composed"])
+        done = f"Results of the computations {names} on the same {_many(s)} were published."
     elif "workload" in s:
         done = "Averages of rows of a table about people were published."
     else:
@@ -250,10 +268,42 @@ def _summary(s: Mapping[str, Any]) -> Section:
         (
             f"{done} Random numbers, called noise, were added to every result before it was"
             f" published. The noise limits what anyone can find out about one {_one(s)}. Somebody"
-            f" who guesses whether the data of a certain {_one(s)} were used is right in at most"
-            f" {_right(s)} of"
-            " 100 cases. Tossing a coin, one is right in 50.",
+            f" who guesses whether the data of a certain {_one(s)} were used can be right"
+            f" {_often(s)}. Tossing a coin, one is right in 50 of 100.",
         ),
+    )
+
+
+def _name(part: Mapping[str, Any]) -> str:
+    """The name of the directory of one of several computations."""
+    return str(part["directory"].rstrip("/").rpartition("/")[2])
+
+
+def _used(s: Mapping[str, Any]) -> str:
+    """The data of one computation."""
+    most = s["max_participations"]
+    if "workload" in s:
+        rows = "one row" if most == 1 else f"{most} rows"
+        return f"Used: the rows of a table, at most {rows} of each person."
+    rounds = "one round" if most == 1 else f"{most} rounds"
+    return (
+        f"Used: the data of {s['users']:,} {_many(s)}, of about {s['users_per_round']:,} in"
+        f" each round (step) of training. Each {_one(s)} takes part in at most {rounds}."
+    )
+
+
+def _published(s: Mapping[str, Any]) -> str:
+    """The results of one computation."""
+    if "workload" in s:
+        return (
+            f"Published: averages of {s['dimension']:,} numbers and of their products, after"
+            f" {s['rounds_released']:,} of {s['rounds']:,} rows so far. This letter counts all"
+            f" {s['rounds']:,}."
+        )
+    return (
+        f"Published: the model after each round, {s['dimension']:,} numbers each time."
+        f" {s['rounds_released']:,} of {s['rounds']:,} rounds are done; the figures below count"
+        f" all {s['rounds']:,}."
     )
 
 
@@ -261,29 +311,10 @@ def _data(s: Mapping[str, Any]) -> Section:
     points = list[str]()
     if "composed" in s:
         for part in s["composed"]:
-            name = part["directory"].rstrip("/").rpartition("/")[2]
-            points.append(f"Computation “{name}”, reference number {part['noise_key']}.")
-    elif "workload" in s:
-        most = s["max_participations"]
-        rows = "one row" if most == 1 else f"{most} rows"
-        points.append(f"Used: the rows of a table, at most {rows} of each person.")
-        points.append(
-            f"Published: averages of {s['dimension']:,} numbers and of their products, after"
-            f" {s['rounds_released']:,} of {s['rounds']:,} rows so far. This letter counts all"
-            f" {s['rounds']:,}."
-        )
+            title = f"Computation “{_name(part)}”, reference number {part['noise_key']}"
+            points.append(f"{title}. {_used(part)} {_published(part)}")
     else:
-        most = s["max_participations"]
-        rounds = "one round" if most == 1 else f"{most} rounds"
-        points.append(
-            f"Used: the data of {s['users']:,} {_many(s)}, of about {s['users_per_round']:,} in"
-            f" each round (step) of training. Each {_one(s)} takes part in at most {rounds}."
-        )
-        points.append(
-            f"Published: the model after each round, {s['dimension']:,} numbers each time."
-            f" {s['rounds_released']:,} of {s['rounds']:,} rounds are done; the figures below count"
-            f" all {s['rounds']:,}."
-        )
+        points = [_used(s), _published(s)]
     names = list[str]()
     for entry in s["public_inputs"]:
         name = str(_PLAIN_NAMES.get(entry["name"], entry["name"]))
@@ -335,9 +366,14 @@ def _strength(s: Mapping[str, Any]) -> Section:
         grade = "strong"
     elif points <= _MODERATE:
         grade = "moderate"
+    at_most = "at most"
+    example = f", so {right} of 100 is {points} points"
+    if right == 100:
+        at_most = "nearly"
+        example = ""
     bars = (
         Bar(50, "Tossing a coin", "#999"),
-        Bar(right, "With all that was published, at most", "#D55E00"),
+        Bar(right, f"With all that was published, {at_most}", "#D55E00"),
         Bar(100, "Without any protection", "#333"),
     )
     return Section(
@@ -350,10 +386,10 @@ def _strength(s: Mapping[str, Any]) -> Section:
         bars,
         (
             "Count 50 of 100, a coin, as 0 points: nothing was found out. Count 100 of 100 as 100"
-            f" points: everything was. Each further right guess is two points, so {right} of 100"
-            f" is {points} points. Experts call this the advantage of the attacker, as they call"
-            " the person who guesses. We call up to {_STRONG} points a strong protection, up to"
-            f" {_MODERATE} a moderate one, and more a weak one: this one is {grade}.",
+            f" points: everything was. Each further right guess is two points{example}. Experts"
+            " call this the advantage of the attacker, as they call the person who guesses. We call"
+            f" up to {_STRONG} points a strong protection, up to {_MODERATE} a moderate one, and"
+            f" more a weak one: this one is {grade}.",
             "This is a limit for the strongest attacker that one can imagine, whatever the attacker"
             " does. It is not a forecast of what will happen.",
             _experts(s),
@@ -405,8 +441,13 @@ def _limits(s: Mapping[str, Any]) -> Section:
 
 
 def _conditions(s: Mapping[str, Any]) -> Section:
+    where = "(“Which data” names it)"
+    if "composed" in s:
+        where = "(the full statement of each computation names it)"
     points = [
         "Every person is listed under one name or number, and no other person has the same.",
+        f"What is not hidden by the noise {where} really is public. For example, a part of a model"
+        " that was trained before, and is kept as it was, was trained on other data.",
         "The secret key of the noise, and all its copies, stay secret for ever or are deleted.",
         "The programs limit how much each contribution can count, and one person’s data change that"
         " person’s contribution only.",

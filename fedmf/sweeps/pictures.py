@@ -6,20 +6,24 @@ Points are means over the reported seeds, bars and bands are 95 % intervals, as 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from fedmf.figures import COLOURS, LARGE, label_ends, new_figure, style
+from fedmf.figures import COLOURS, LARGE, label_ends, new_figure, save_figure, style
 from fedmf.ledger.durable_files import write_durably
-from fedmf.sweeps.results import Interval, SweepResult
-from fedmf.sweeps.sweep import Cell, comma_list, described, shown_value
+from fedmf.sweeps.results import Interval, MetricColumn, SweepResult
+from fedmf.sweeps.sweep import Cell, comma_list, key_label, shown_value
 
 #: Endings of the files of a picture: for screens and slides, and for papers.
 _FORMATS: Final = ("png", "pdf")
 _MARKERS: Final = "osD^vPX*"
-_AXIS_LABELS: Final = {"privacy.epsilon": "ε", "privacy.delta": "δ"}
+#: Inches. At the width of a column, 3.3 inches, all text is at least 7 points high.
+_WIDTH: Final = 5.0
+#: Inches between neighbouring lines, of one between neighbouring values of the key.
+_SHIFT: Final = 0.03
 #: Panels of curves next to each other.
 _MOST_PANELS: Final = 4
 
@@ -42,7 +46,7 @@ def write_pictures(result: SweepResult, by_round: Mapping[Cell, Mapping[int, Int
     for name, figure in figures.items():
         for ending in _FORMATS:
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=ending, dpi=200)
+            save_figure(figure, buffer, ending, dpi=200)
             write_durably(result.path / f"{name}.{ending}", buffer.getvalue())
 
 
@@ -67,20 +71,28 @@ def _curves(result: SweepResult, by_round: Mapping[Cell, Mapping[int, Interval]]
     for cell in result.sweep.cells:
         panels.setdefault(_panel_name(cell), []).append(cell)
     names = list(panels)[:_MOST_PANELS]
-    figure = new_figure(2.5 + 3.2 * len(names), 3.6)
+    width = _width(_line_name(cell) for cell in panels[names[-1]])
+    figure = new_figure(width + 2.2 * (len(names) - 1), 3.4)
     all_axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     ends = []
     for axes, name in zip(all_axes, names, strict=True):
         ends = []
         for at, cell in enumerate(panels[name]):
             colour = COLOURS[at % len(COLOURS)]
-            end = _draw_curve(axes, result.metric.scale, by_round[cell], colour)
-            ends.append((end, comma_list(cell.variant, described(dict(cell.point[1:]))), colour))
+            end = _draw_curve(axes, result.metric, by_round[cell], colour)
+            ends.append((end, _line_name(cell), colour))
         style(axes, xlabel="rounds")
         axes.set_title(name, size=LARGE)
     style(all_axes[0], ylabel=result.metric.label)
+    drawn = [by_round[cell] for name in names for cell in panels[name]]
+    all_axes[0].set_ylim(_limits(result.metric, drawn))
     label_ends(all_axes[-1], ends)
     return figure
+
+
+def _width(names: Iterable[str]) -> float:
+    """Inches of a picture with names next to its axes; longer names make it wider."""
+    return max(_WIDTH, 2.4 + 0.1 * max(map(len, names)))
 
 
 def _panel_name(cell: Cell) -> str:
@@ -88,18 +100,48 @@ def _panel_name(cell: Cell) -> str:
     if not cell.point:
         return ""
     key, value = cell.point[0]
-    return f"{_AXIS_LABELS.get(key, key)} = {shown_value(value)}"
+    return f"{key_label(key)} = {shown_value(value)}"
 
 
-def _draw_curve(axes: Any, scale: float, by_round: Mapping[int, Interval], colour: str) -> float:
+def _line_name(cell: Cell) -> str:
+    """The variant, and all keys of the grid but the first with their values."""
+    others = [f"{key_label(key)} = {shown_value(value)}" for key, value in cell.point[1:]]
+    return comma_list(cell.variant, *others)
+
+
+def _limits(
+    metric: MetricColumn, curves: Sequence[Mapping[int, Interval]]
+) -> tuple[float | None, float | None]:
+    """Limits of an axis that show all means, and the bands at the ends of the curves.
+
+    Few seeds give some bands that are many times as wide.
+    """
+    heights = list[float]()
+    for by_round in curves:
+        heights += [interval.estimate for interval in by_round.values()]
+        if by_round:
+            heights += by_round[max(by_round)][1:3]
+    finite = [metric.scale * height for height in heights if math.isfinite(height)]
+    if not finite:
+        return None, None
+    low, high = metric.within_range([min(finite), max(finite)])
+    margin = 0.05 * ((high - low) or 1.0)
+    return low - margin, high + margin
+
+
+def _draw_curve(
+    axes: Any, metric: MetricColumn, by_round: Mapping[int, Interval], colour: str
+) -> float:
     """Draw one curve with its band, and return its last value."""
     rounds = sorted(by_round)
-    means = np.array([scale * by_round[t].estimate for t in rounds])
-    reach = np.array([scale * by_round[t].half_width for t in rounds])
+    means = np.array([metric.scale * by_round[t].estimate for t in rounds])
+    reach = np.array([metric.scale * by_round[t].half_width for t in rounds])
     finite = np.isfinite(means)
     means[~finite] = np.nan  # runs that diverged
     axes.plot(rounds, means, color=colour, linewidth=2)
-    axes.fill_between(rounds, means - reach, means + reach, color=colour, alpha=0.2, linewidth=0)
+    low = metric.within_range(means - reach)
+    high = metric.within_range(means + reach)
+    axes.fill_between(rounds, low, high, color=colour, alpha=0.2, linewidth=0)
     if not finite.any():
         return np.nan
     return float(means[finite][-1])
@@ -109,14 +151,13 @@ def _lines(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """The cells of each line of a comparison: they differ in the first key of the grid."""
     lines: dict[str, list[Cell]] = {}
     for cell in cells:
-        name = comma_list(cell.variant, described(dict(cell.point[1:])))
-        lines.setdefault(name, []).append(cell)
+        lines.setdefault(_line_name(cell), []).append(cell)
     return lines
 
 
 def _by_key(result: SweepResult, lines: Mapping[str, Sequence[Cell]]) -> Any:
     """The comparison along the first key of the grid."""
-    figure = new_figure(8, 4.5)
+    figure = new_figure(_width(lines), 3.6)
     axes = figure.subplots()
     key = next(iter(result.sweep.grid))
     ends = []
@@ -128,7 +169,7 @@ def _by_key(result: SweepResult, lines: Mapping[str, Sequence[Cell]]) -> Any:
         linestyle = "-"
         if len(set(means)) == 1:
             linestyle = "--"
-        places = np.arange(len(cells)) + 0.03 * (at - len(lines) / 2)
+        places = np.arange(len(cells)) + _SHIFT * (at - (len(lines) - 1) / 2)
         axes.errorbar(
             places,
             means,
@@ -141,15 +182,17 @@ def _by_key(result: SweepResult, lines: Mapping[str, Sequence[Cell]]) -> Any:
         )
         ends.append((means[-1], name, colour))
     values = result.sweep.grid[key]
+    axes.set_ylim(result.metric.within_range(axes.get_ylim()))
     axes.set_xticks(range(len(values)), [shown_value(value) for value in values])
-    style(axes, xlabel=_AXIS_LABELS.get(key, key), ylabel=result.metric.label)
+    style(axes, xlabel=key_label(key), ylabel=result.metric.label)
     label_ends(axes, ends)
     return figure
 
 
 def _in_rows(result: SweepResult, lines: Mapping[str, Sequence[Cell]]) -> Any:
     """The comparison of variants without a grid: a point and its number for each."""
-    figure = new_figure(8, 0.5 * len(lines) + 1.2)
+    width = _width(name + result.shown_metric(cell) for name, (cell, *_) in lines.items())
+    figure = new_figure(width, 0.5 * len(lines) + 1.2)
     axes = figure.subplots()
     for at, (name, (cell, *_)) in enumerate(lines.items()):
         colour = COLOURS[0]
@@ -160,6 +203,7 @@ def _in_rows(result: SweepResult, lines: Mapping[str, Sequence[Cell]]) -> Any:
         row = {"xycoords": ("axes fraction", "data"), "va": "center", "size": LARGE}
         axes.annotate(name, (-0.02, at), ha="right", **row)
         axes.annotate(result.shown_metric(cell), (1.02, at), **row)
+    axes.set_xlim(result.metric.within_range(axes.get_xlim()))
     axes.set(ylim=(len(lines) - 0.5, -0.5), yticks=[])
     style(axes, xlabel=result.metric.label)
     axes.spines["left"].set_visible(False)

@@ -17,16 +17,20 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_sigma
 from fedmf.accounting.rounding import at_least
 from fedmf.figures import html_table
 from fedmf.ledger.durable_files import write_durably
+from fedmf.matrices.arrays import Vector
 from fedmf.statements.privacy import UserLevel
 from fedmf.sweeps.latex import latex_table
-from fedmf.sweeps.sweep import Cell, Sweep, shown_value
+from fedmf.sweeps.sweep import Cell, Sweep, key_label, shown_value
 
 _CONFIDENCE: Final = 0.95
+#: In place of an interval that says nothing about other seeds.
+_ALL_EQUAL: Final = "(all equal)"
 
 
 class Interval(NamedTuple):
@@ -83,6 +87,12 @@ class MetricColumn:
         """The column in words, with its unit."""
         words = self.column.replace("_", " ")
         return f"{words} (%)" if self.is_share else words
+
+    def within_range(self, values: ArrayLike) -> Vector:
+        """Shown values, cut to 0 to 100 if they are percentages."""
+        if self.is_share:
+            return np.clip(values, 0.0, 100.0)
+        return np.asarray(values)
 
     def shown(self, value: float, sign: str = "") -> str:
         """A value as the table shows it."""
@@ -194,6 +204,8 @@ class SweepResult:
         mean = self.metric.shown(interval.estimate, sign)
         if interval.size < 2:
             return mean
+        if interval.half_width <= 1e-9 * abs(interval.estimate):
+            return f"{mean} {_ALL_EQUAL}"
         return f"{mean} ± {self.metric.shown(interval.half_width)}"
 
     @cached_property
@@ -250,6 +262,8 @@ class SweepResult:
         text = f"Mean over the seeds ± {100 * _CONFIDENCE:g} % (Student)"
         if len(self.sweep.variants) > 1:
             text += f"; differences from {self.sweep.baseline} are paired by seed"
+        if self.table.map(lambda entry: entry.endswith(_ALL_EQUAL)).to_numpy().any():
+            text += f"; {_ALL_EQUAL}: every seed gave the same value"
         return f"{text}."
 
     def write(self, records: Mapping[str, Mapping[str, Any]]) -> None:
@@ -259,7 +273,8 @@ class SweepResult:
             records: the record of each finished run, by digest.
         """
         write_durably(self.path / "table.md", self.text().encode())
-        write_durably(self.path / "table.tex", latex_table(self.table, self._legend).encode())
+        table = self.table.rename(columns=key_label)
+        write_durably(self.path / "table.tex", latex_table(table, self._legend).encode())
         if records:
             write_durably(self.path / "runs.parquet", self._evaluations(records))
 

@@ -26,6 +26,7 @@ from fedmf.runs.tables.configuration import (
     overridden,
     read_toml,
     run_of,
+    search_next_to,
     takes_key,
 )
 from fedmf.statements.privacy import Privacy
@@ -34,6 +35,22 @@ from fedmf.values import dotted
 #: Keys that a seed of a sweep sets, where the kinds have them.
 SEED_KEYS: Final = ("data.seed", "task.seed", "privacy.noise-seed")
 _LARGEST_SEED: Final = 2**31 - 1
+#: Words for keys that papers compare or tune.
+_LABELS: Final = {
+    "privacy.epsilon": "ε",
+    "privacy.delta": "δ",
+    "privacy.clip-norm": "clip norm",
+    "cohorts.rounds": "rounds",
+    "cohorts.users-per-round": "users per round",
+    "mechanism.kind": "mechanism",
+    "mechanism.bands": "bands",
+    "server.kind": "server optimizer",
+    "server.learning-rate": "server learning rate",
+    "server.momentum": "server momentum",
+    "client.learning-rate": "client learning rate",
+    "client.epochs": "client epochs",
+    "client.batch-size": "client batch size",
+}
 
 
 def shown_value(value: Scalar) -> str:
@@ -53,6 +70,15 @@ def described(values: Mapping[str, Scalar]) -> str:
     'privacy.epsilon=2, mechanism.kind=cgd'
     """
     return ", ".join(f"{name}={shown_value(value)}" for name, value in values.items())
+
+
+def key_label(key: str) -> str:
+    """A key in plain words, for papers.
+
+    >>> key_label("privacy.epsilon"), key_label("server.learning-rate"), key_label("data.seed")
+    ('ε', 'server learning rate', 'data.seed')
+    """
+    return _LABELS.get(key, key)
 
 
 @dataclass(frozen=True)
@@ -141,10 +167,13 @@ class Sweep:
                 fields[name] = value
         cls._check_fields(fields, path)
         base = fields["base"]
+        source = path
         if isinstance(base, str):
-            base = read_toml(path.parent / Path(base).expanduser())
+            source = path.parent / Path(base).expanduser()
+            base = read_toml(source)
         try:
             fields["base"] = overridden(dotted(base), dotted({**fields.pop("set", {}), **keys}))
+            search_next_to(source, fields["base"])
             for table in {"grid", "tuned"} & fields.keys():
                 lists = dotted(fields[table])
                 for name in lists.keys() & keys.keys():

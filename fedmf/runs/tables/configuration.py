@@ -24,6 +24,7 @@ import tomli_w
 from fedmf.cohorts import COHORTS
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
+from fedmf.functions import search_in
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
 from fedmf.mechanisms.registry import (
     accepted_parameters,
@@ -432,11 +433,13 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
     Raises:
         ConfigError: unreadable, not TOML, without [data] and [task], or not a valid configuration.
     """
-    tables = read_toml(configuration_path(Path(path)))
+    file = configuration_path(Path(path))
+    tables = read_toml(file)
     for name in STATISTICS:
         if name != "clipping" and tables.get(name) == {}:  # it would release nothing
             raise ConfigError(f"table [{name}] must have a key, such as budget-share; got none.")
     values = overridden(dotted(tables), overrides or {})
+    search_next_to(file, values)
     if not any(name.startswith(_SUBJECT) for name in values):
         raise ConfigError(
             f"configuration {path} must name the data; it has no table [data] and no [task]. "
@@ -446,6 +449,12 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
         return run_of(values)
     except ConfigError as error:  # it quotes a value, however long
         raise ConfigError(one_line(str(error))) from None
+
+
+def search_next_to(file: Path, values: Mapping[str, Any]) -> None:
+    """Let the function of a task be imported from the folder of the file that names it."""
+    if "task.function" in values:
+        search_in(file.resolve().parent)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
