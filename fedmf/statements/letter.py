@@ -10,7 +10,7 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Any, Final, Self
 
 from fedmf.errors import ConfigError
@@ -38,6 +38,10 @@ _PLAIN_NAMES: Final = {
     "order of users": "the order of the list",
     "initial parameters": "the model before training",
 }
+#: Lengths of periods of a stream, one and several.
+_PERIODS: Final = {"1w": ("week", "weeks"), "1d": ("day", "days"), "1h": ("hour", "hours")}
+#: Columns of a stream that are named one by one.
+_NAMED: Final = 6
 _TITLE: Final = "Privacy letter: what can be found out about one person"
 _CHECKS: Final = (
     "Ask the organisation for the full public statement (made with the command `fedmf account"
@@ -241,6 +245,8 @@ def _summary(s: Mapping[str, Any]) -> Section:
         done = (
             f"Results of {len(s['composed'])} computations on the same {_many(s)} were published."
         )
+    elif s.get("periods"):
+        done = f"Averages of a table about people were published, after each {_period(s)[0]}."
     elif "workload" in s:
         done = "Averages of rows of a table about people were published."
     else:
@@ -263,12 +269,14 @@ def _data(s: Mapping[str, Any]) -> Section:
         for part in s["composed"]:
             name = part["directory"].rstrip("/").rpartition("/")[2]
             points.append(f"Computation “{name}”, reference number {part['noise_key']}.")
+    elif s.get("periods"):
+        points += _data_of_periods(s)
     elif "workload" in s:
         most = s["max_participations"]
         rows = "one row" if most == 1 else f"{most} rows"
         points.append(f"Used: the rows of a table, at most {rows} of each person.")
         points.append(
-            f"Published: averages of {s['dimension']:,} numbers and of their products, after"
+            f"Published: averages of {_columns(s)} and of their products, after"
             f" {s['rounds_released']:,} of {s['rounds']:,} rows so far. This letter counts all"
             f" {s['rounds']:,}."
         )
@@ -296,6 +304,52 @@ def _data(s: Mapping[str, Any]) -> Section:
             " them."
         )
     return Section("Which data", (), points=points)
+
+
+def _data_of_periods(s: Mapping[str, Any]) -> list[str]:
+    """The input and the releases of a stream of periods."""
+    one, many = _period(s)
+    times = f"1 {one}" if s["rounds"] == 1 else f"{s['rounds']:,} {many}"
+    most = s["max_participations"]
+    at_most = f"one {one}" if most == 1 else f"{most:,} {many}"
+    start = _date(s["periods"]["start"])
+    end = _date(s["periods"]["end"])
+    return [
+        f"Used: the entries of a table for {times}, from {start} to before {end}. All entries of a"
+        f" person in a {one} count as one, their average, in at most {at_most}.",
+        f"Published: after each {one}, averages of {_columns(s)} and of their products, and about"
+        f" how many people had entries. {s['rounds_released']:,} of {times} are published so far."
+        " This letter counts all of them.",
+    ]
+
+
+def _period(s: Mapping[str, Any]) -> tuple[str, str]:
+    """One and several periods of a stream in plain words."""
+    every = s["periods"]["every"]
+    return _PERIODS.get(every, (f"period of {every}", f"periods of {every}"))
+
+
+def _date(text: str) -> str:
+    """A time in words, without the time of day at midnight.
+
+    >>> _date("2026-01-05T00:00:00"), _date("2026-01-05T06:30:00")
+    ('5 January 2026', '5 January 2026, 06:30')
+    """
+    at = datetime.fromisoformat(text)
+    words = f"{at.day} {at:%B %Y}"
+    if (at.hour, at.minute) != (0, 0):
+        words += f", {at:%H:%M}"
+    return words
+
+
+def _columns(s: Mapping[str, Any]) -> str:
+    """The columns of a stream in words, by name if they are few."""
+    names = [f"“{name}”" for name in s["columns"]]
+    if len(names) > _NAMED:
+        return f"{len(names):,} numbers"
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _protected(s: Mapping[str, Any]) -> Section:
@@ -352,7 +406,7 @@ def _strength(s: Mapping[str, Any]) -> Section:
             "Count 50 of 100, a coin, as 0 points: nothing was found out. Count 100 of 100 as 100"
             f" points: everything was. Each further right guess is two points, so {right} of 100"
             f" is {points} points. Experts call this the advantage of the attacker, as they call"
-            " the person who guesses. We call up to {_STRONG} points a strong protection, up to"
+            f" the person who guesses. We call up to {_STRONG} points a strong protection, up to"
             f" {_MODERATE} a moderate one, and more a weak one: this one is {grade}.",
             "This is a limit for the strongest attacker that one can imagine, whatever the attacker"
             " does. It is not a forecast of what will happen.",
@@ -411,6 +465,8 @@ def _conditions(s: Mapping[str, Any]) -> Section:
         "The programs limit how much each contribution can count, and one person’s data change that"
         " person’s contribution only.",
     ]
+    if s.get("periods"):
+        points.append("Results were published by the calendar, not because of what the table said.")
     if s.get("amplification") is not None:
         points.append("Who took part in which round of training stays secret.")
     return Section("What must be true", (), points=points)

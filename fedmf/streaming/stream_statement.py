@@ -21,6 +21,7 @@ from fedmf.statements.statement import (
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
+from fedmf.streaming.private_release import Renderer
 from fedmf.streaming.state import StreamState
 from fedmf.streaming.stream_plan import StreamPlan
 
@@ -145,6 +146,7 @@ def costs_of(state: StreamState) -> PrivacyCost:
             "method": settings.method,
             "workload": settings.workloads[0],
             "second_moment": _second_moment(plan),
+            "columns": list(Renderer(plan).names),
             "dimension": plan.layout.dimension,
             **dataclasses.asdict(plan.participation),
             "rounds_released": state.position.step,
