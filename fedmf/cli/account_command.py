@@ -163,11 +163,13 @@ def _composition(directories: list[Path], delta: float | None) -> Account:
 
     costs = [_cost(directory) for directory in directories]
     statement = compose(costs, delta)
-    shared = statement["users_in_several"]
-    figures = {
-        "took part": f"{statement['users_participated']:,}",
-        "in several": f"{shared:,} by id; the same people under other ids are not found",
-    }
+    figures = {}
+    if any(cost.spent.others for cost in costs):
+        figures["periods"] = "count in full for every user; who took part in which is not shown"
+    else:
+        shared = statement["users_in_several"]
+        figures["took part"] = f"{statement['users_participated']:,}"
+        figures["in several"] = f"{shared:,} by id; the same people under other ids are not found"
     return statement, figures
 
 

@@ -21,6 +21,8 @@ _PANELS: Final = 6
 _POINTS = 1000
 #: Releases that are read at once.
 _BLOCK = 4096
+#: Most dates below an axis, which then do not overlap.
+_MOST_DATES: Final = 7
 #: Most columns with names that fit next to a matrix.
 _MOST_NAMES: Final = 15
 
@@ -51,7 +53,8 @@ def draw_stream(
     if not records:
         raise ValueError("releases (of the stream) must be at least one for a picture; got none.")
     wanted = np.unique(np.linspace(0, records - 1, min(records, _POINTS)).astype(np.int64))
-    parts: dict[str, list[Any]] = {"t": [], "mean": [], "mean_standard_error": [], "timestamp": []}
+    parts: dict[str, list[Any]] = {"t": [], "mean": [], "mean_standard_error": []}
+    parts |= {"timestamp": [], "end": []}
     for start in range(0, records, _BLOCK):
         stop = min(records, start + _BLOCK)
         chosen = wanted[(start <= wanted) & (wanted < stop)] - start
@@ -83,11 +86,13 @@ def _any_correlation(release: PrivateRelease) -> bool:
 def _draw_means(
     figure: Any, parts: dict[str, list[Any]], columns: Sequence[str], all_columns: int
 ) -> None:
+    from matplotlib.dates import AutoDateLocator
+
     mean = np.array(parts["mean"])
     error = np.array(parts["mean_standard_error"])
     low = mean - 2 * error
     high = mean + 2 * error
-    times, label = _times(parts["t"], parts["timestamp"])
+    times, label = _times(parts["t"], parts["timestamp"], parts["end"])
     panels = figure.subplots(len(columns), sharex=True, squeeze=False)[:, 0]
     for i, (axes, name) in enumerate(zip(panels, columns, strict=True)):
         axes.plot(times, mean[:, i], color=COLOURS[0], linewidth=1.4)
@@ -100,6 +105,8 @@ def _draw_means(
             axes.set_ylim(ends.min() - margin, ends.max() + margin)
         style(axes, ylabel=name)
     panels[-1].set_xlabel(label)
+    if np.asarray(times).dtype.kind == "M":
+        panels[-1].xaxis.set_major_locator(AutoDateLocator(minticks=3, maxticks=_MOST_DATES))
     figure.align_ylabels()
     title = "Released means (band: ±2 standard errors of the noise)"
     if len(columns) < all_columns:
@@ -107,17 +114,21 @@ def _draw_means(
     figure.suptitle(title, fontsize=11)
 
 
-def _times(steps: list[int], stamps: list[str]) -> tuple[Any, str]:
+def _times(steps: list[int], stamps: list[str], ends: list[str]) -> tuple[Any, str]:
     """Return the values of the time axis and its label.
 
-    They are the timestamps if these are numbers or dates (converted to UTC if they have an offset)
-    in ascending order, else the steps.
+    They are the ends of periods, if there are any; else the timestamps if these are numbers or
+    dates (converted to UTC if they have an offset) in ascending order, else the steps.
 
-    >>> _times([1, 2], ["3", "5.5"])[0].tolist(), _times([1, 2], ["3", "x"])[0]
+    >>> _times([1, 2], ["3", "5.5"], [])[0].tolist(), _times([1, 2], ["3", "x"], [])[0]
     ([3.0, 5.5], [1, 2])
+    >>> _times([1, 2], [], ["2026-01-12T00:00:00", "2026-01-19T00:00:00"])[1]
+    'end of the period'
     """
     import pandas as pd
 
+    if ends:
+        return pd.to_datetime(pd.Series(ends)).dt.tz_localize(None).to_numpy(), "end of the period"
     text: Any = pd.Series(stamps, dtype=str)
     dates = pd.to_datetime(text, errors="coerce", format="mixed", utc=True).dt.tz_localize(None)
     for times in (pd.Series(pd.to_numeric(text, errors="coerce")), dates):

@@ -33,6 +33,8 @@ def schema(
     rows = str(table)
     if user_from == "filename":
         rows += " --user-from filename"
+    elif table.is_dir():  # which a stream reads only with a file for each user
+        rows = "FILE"
     typer.echo(
         f"Wrote {output}. Fill in the marked values, then: fedmf stream --input {rows} --schema"
         f" {output} … or, to train: fedmf init table --schema {output}"

@@ -99,10 +99,18 @@ def stream(
     until: str | None = option(
         None, "TIME", "Release the periods that ended by then. Default: now, by the clock."
     ),
+    users_per_period: int | None = option(
+        None,
+        "M",
+        "With --dry-run and --time-column: the expected number of users in a period, for the noise"
+        " that it shows. Default: 1000.",
+        min=1,
+    ),
     workload: list[str] = option(
         ["average"],
         "A",
-        "average, prefix, exponential:β, window:w or momentum:β; give two for two moments.",
+        "average, prefix, exponential:β, window:w or momentum:β; give two for two moments. With"
+        " --time-column, window:1 is each period alone.",
     ),
     timestamp: str | None = option(
         None, "COLUMN", "Column of times to publish: each release has the value of its last row."
@@ -121,13 +129,19 @@ def stream(
         "Smallest distance of two rows of one user, b; larger needs less noise. Default: 1.",
     ),
     second_moment: str = _advanced_option(
-        "full", "S", "full (d×d), diagonal, trace (one number), or sizes of blocks such as 2,3."
+        "full",
+        "S",
+        "full (d×d), diagonal, trace (one number), or sizes of blocks such as 2,3. With"
+        " --time-column: full or diagonal.",
     ),
     method: Literal["joint", "independent", "concatenated", "post-processing"] = _advanced_option(
         "joint", None, "How both moments are made private (post-processing squares private rows)."
     ),
     weight: str | None = _advanced_option(
-        None, "L", "λ, α or τ of the method, or the goal of joint: mean, covariance or density."
+        None,
+        "L",
+        "λ, α or τ of the method, or the goal of joint: mean, covariance or density (no goal with"
+        " --time-column).",
     ),
     mechanism: list[str] = _advanced_option(
         ["auto"],
@@ -183,6 +197,7 @@ def stream(
 
     log.use(log_format)
     _check_companions(alarms, scored, state, keep_releases, time_column)
+    _check_expected_users(users_per_period, dry_run, time_column)
     settings = Settings(
         clip_norm=math.nan if clip_norm is None else clip_norm,
         schema=None if schema is None else read_schema(schema),
@@ -247,7 +262,7 @@ def stream(
         for line in first_lines(run.plan):
             _say(line, to_stderr)
         if dry_run:
-            typer.echo(dry_run_lines(run.plan), nl=False)
+            typer.echo(dry_run_lines(run.plan, users_per_period), nl=False)
             _show_counts(rows_file, reader, settings)
             return
 
@@ -370,6 +385,17 @@ def _check_companions(
         raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
     if keep_releases and state is None:
         raise typer.BadParameter("--keep-releases needs --state-dir DIR, in which they are kept.")
+
+
+def _check_expected_users(
+    users_per_period: int | None, dry_run: bool, time_column: str | None
+) -> None:
+    """Reject a number of users that would have no effect."""
+    if users_per_period is not None and not (dry_run and time_column is not None):
+        raise typer.BadParameter(
+            "--users-per-period needs --dry-run and --time-column, as it changes no release; got"
+            f" {users_per_period} alone."
+        )
 
 
 def _rows_of(source: str, user_from: str, settings: Settings) -> RowFiles | None:

@@ -20,6 +20,7 @@ from fedmf.streaming.private_release import (
     at_bounds,
     expected_noise,
     hidden,
+    noise_of_one_period,
 )
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position
@@ -100,15 +101,25 @@ def _participation(plan: StreamPlan) -> str:
     return f"{line}."
 
 
-def dry_run_lines(plan: StreamPlan) -> str:
-    """Return a table of the noise, which depends only on n and the settings, for --dry-run."""
-    table = expected_noise(plan).to_string(float_format="{:.3g}".format)
+def dry_run_lines(plan: StreamPlan, users_per_period: int | None = None) -> str:
+    """Return a table of the noise, which depends only on n and the settings, for --dry-run.
+
+    Args:
+        plan: plan of the stream.
+        users_per_period: in a stream of periods, the expected number of users in each period.
+    """
+    table = expected_noise(plan, users_per_period).to_string(float_format="{:.3g}".format)
     if plan.settings.calendar is not None:
-        return (
+        lines = [
             f"Dry run, which spends no epsilon: {_periods(plan)}. 95 % noise with"
-            f" {TYPICAL_USERS:,} users in each period; it falls in proportion to their number:\n"
-            f"{table}\n"
-        )
+            f" {users_per_period or TYPICAL_USERS:,} users in each period (--users-per-period); it"
+            " falls in proportion to their number:",
+            table,
+        ]
+        too_noisy = noise_of_one_period(plan, users_per_period)
+        if too_noisy:
+            lines.append(too_noisy)
+        return "\n".join(lines) + "\n"
     return (
         f"Dry run, which spends no epsilon: {plan.rounds:,} rows count, in {plan.releases:,}"
         f" releases. 95 % noise if all of these rows are valid:\n{table}\n"

@@ -32,6 +32,8 @@ _HEAD: Final = """\
 _NULLABLE: Final = (
     "nullable = true   # valid rows are counted, with noise; delete if no cell can be missing\n"
 )
+#: Added to numbers of a CSV file, the cells of which may be anything.
+_GUESSED: Final = '   # a guess: the header tells no types; else "category", "text" or "ignore"'
 #: Kinds with patterns of column names; the first that matches decides.
 _GUESSES: Final = {
     "user": re.compile(
@@ -40,7 +42,8 @@ _GUESSES: Final = {
     ),
     "time": re.compile("time|day|(.*[ _-])?(timestamp|datetime|date|at)|date[ _-].*"),
     "category": re.compile(
-        "(.*[ _-])?(label|class|category|type|kind|sex|gender|city|country|state|group)"
+        "(.*[ _-])?(label|class|category|type|kind|sex|gender|city|country|state|group"
+        "|ward|department|clinic|hospital|region|status)"
     ),
     "text": re.compile("(.*[ _-])?(comment|note|text|description|remark|title|name)s?"),
     "ignore": re.compile(r"|unnamed: [0-9]+|__index_level_[0-9]+__|(.*[ _-])?id|index|row|device"),
@@ -82,9 +85,11 @@ def draft_schema(source: Path, user_from: Literal["column", "filename"] = "colum
     Guarantees: no row is read, nor what Parquet's footer says of rows.
     """
     kinds: dict[str, str] = {}
+    typed = False
     file = table_files(source)[0] if source.is_dir() else source
     with open_table(file) as table:
         if isinstance(table, ParquetTable):
+            typed = True
             for field in table.schema:
                 kinds[field.name] = _kind_of_field(field)
         elif table.headed:
@@ -105,11 +110,11 @@ def draft_schema(source: Path, user_from: Literal["column", "filename"] = "colum
             if kind == "user":
                 kinds[name] = "ignore"
         kinds = {_USER: "user", **kinds}
-    tables = [_draft_column(name, kind) for name, kind in kinds.items()]
+    tables = [_draft_column(name, kind, typed) for name, kind in kinds.items()]
     return _HEAD.format(source=source.name) + "\n".join(tables)
 
 
-def _draft_column(name: str, kind: str) -> str:
+def _draft_column(name: str, kind: str, typed: bool) -> str:
     """Return the table of a column, with comments for the keys to fill in, required ones first."""
     key = name
     if not _BARE.fullmatch(name):
@@ -123,7 +128,10 @@ def _draft_column(name: str, kind: str) -> str:
             required.append(f"# {field} =   # fill in: {about.description}\n")
         elif field != "kind":
             optional.append(f"# {field} =   # optional: {about.description}\n")
-    head = f"[columns.{key}]\nkind = {json.dumps(kind)}\n"
+    guessed = ""
+    if kind == "number" and not typed:
+        guessed = _GUESSED
+    head = f"[columns.{key}]\nkind = {json.dumps(kind)}{guessed}\n"
     return "".join([head, *required, *optional])
 
 

@@ -7,6 +7,7 @@ rounds count once (docs/theory/accounting.md, "Branches of one run").
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -49,6 +50,8 @@ _PUBLIC: Final = (
     "users_per_round",
     "max_participations",
     "dimension",
+    "columns",
+    "periods",
     "rounds",
     "rounds_released",
 )
@@ -60,15 +63,18 @@ _QUANTILES: Final = (0.25, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True, eq=False)
 class UserLosses:
-    """The GDP parameter of every user who took part.
+    """The GDP parameter of every user.
 
     Args:
         users: ids in the order in which the ledger first met them.
         mu: μ of each, rounded up; infinite without noise; shape (users,).
+        others: μ of each user who is not among them, rounded up. It is above 0 where nobody is
+            named, since it is private who took part.
     """
 
     users: list[str]
     mu: Vector
+    others: float = 0.0
 
     def figures(self, delta: float, users: int, limit: float) -> dict[str, Any]:
         """The fields of a statement about spent privacy.
@@ -84,13 +90,14 @@ class UserLosses:
 
         Guarantees:
             Each ε is rounded up. The quantile q is the smallest ε that at least a fraction q of all
-            users does not exceed, so it is some user's ε.
+            users does not exceed, so it is some user's ε. Without any user it is that of the
+            others.
         """
-        absent = np.zeros(max(0, users - self.mu.size))
+        absent = np.full(max(0, users - self.mu.size), self.others)
         mu = np.sort(np.concatenate([absent, self.mu]))
-        largest = 0.0
-        if mu.size:
-            largest = float(mu[-1])
+        if not mu.size:
+            mu = np.array([self.others])
+        largest = float(mu[-1])
         epsilon = epsilon_of(largest, delta)
         if epsilon > limit + _TOLERANCE * max(1.0, limit):
             raise LedgerError(
@@ -110,9 +117,7 @@ class UserLosses:
 
 
 def _quantile(ordered: Vector, q: float) -> float:
-    """The smallest entry that at least a fraction q of all does not exceed; 0 without entries."""
-    if not ordered.size:
-        return 0.0
+    """The smallest entry that at least a fraction q of all does not exceed."""
     rank = max(1, math.ceil(q * ordered.size - 1e-9))
     return float(ordered[rank - 1])
 
@@ -194,20 +199,25 @@ class _Share:
     note: str = ""
 
 
-def joined_mu(losses: Sequence[UserLosses]) -> tuple[list[str], Vector]:
-    """Users who took part in any, and √(Σ μ²) of each over those given, rounded up.
+def joined_losses(losses: Sequence[UserLosses]) -> UserLosses:
+    """√(Σ μ²) of each user over those given, rounded up.
 
-    >>> def of(users, mu):
-    ...     return UserLosses(users, np.array(mu))
-    >>> users, mu = joined_mu([of(["ann", "bob"], [3.0, 1.0]), of(["eve", "ann"], [2.0, 4.0])])
-    >>> users, mu.round(9)
-    (['ann', 'bob', 'eve'], array([5., 1., 2.]))
+    >>> a = UserLosses(["ann", "bob"], np.array([3.0, 1.0]))
+    >>> b = UserLosses(["eve", "ann"], np.array([2.0, 4.0]))
+    >>> joined = joined_losses([a, b])
+    >>> joined.users, joined.mu.round(9), joined.others
+    (['ann', 'bob', 'eve'], array([5., 1., 2.]), 0.0)
+    >>> joined = joined_losses([a, UserLosses([], np.zeros(0), others=4.0)])
+    >>> joined.users, joined.mu.round(3), round(joined.others, 9)
+    (['ann', 'bob'], array([5.   , 4.123]), 4.0)
     """
-    squares = dict[str, float]()
+    users = dict.fromkeys(itertools.chain.from_iterable(each.users for each in losses))
+    squares = np.zeros(len(users))
     for each in losses:
-        for user, mu in zip(each.users, each.mu.tolist(), strict=True):
-            squares[user] = squares.get(user, 0.0) + mu * mu
-    return list(squares), np.sqrt(list(squares.values())) * _slack(losses)
+        mu = dict(zip(each.users, each.mu.tolist(), strict=True))
+        squares += [mu.get(user, each.others) ** 2 for user in users]
+    others = math.hypot(*(each.others for each in losses))
+    return UserLosses(list(users), np.sqrt(squares) * _slack(losses), others * _slack(losses))
 
 
 def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> PrivacyStatement:
@@ -229,7 +239,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
     for cost in costs:
         if cost.statement["noise_key"] is None:
             raise LedgerError(f"{cost.name} adds no noise, so the composition is not private.")
-        if cost.statement["users_participated"] is None:
+        if cost.statement["users_participated"] is None and not cost.spent.others:
             raise ConfigError(
                 f"{cost.name} names no users (--user-column): it cannot be matched by user id."
             )
@@ -240,8 +250,8 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
         delta = float(min(s["delta"] for s in statements))
     if not 0 < delta < 1:
         raise ConfigError(f"δ (delta) must lie strictly between 0 and 1; got {delta!r}.")
-    joined = UserLosses(*joined_mu([share.spent for share in shares]))
-    if not joined.users:
+    joined = joined_losses([share.spent for share in shares])
+    if not joined.users and not joined.others:
         raise LedgerError("users (of runs and streams) must be at least one; no user took part.")
     times = Counter[str]()
     for cost in costs:
@@ -257,7 +267,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Privacy
             "epsilon": epsilon_of(planned, delta),
             "mu": planned,
             **joined.figures(delta, len(joined.users), math.inf),
-            "users_participated": len(joined.users),
+            "users_participated": len(joined.users) or None,
             "users_in_several": sum(count > 1 for count in times.values()),
             "noise_key_public": any(s["noise_key_public"] for s in statements),
             "public_inputs": [],
@@ -408,6 +418,8 @@ def _part(share: _Share) -> dict[str, Any]:
         if name in share.cost.statement:
             part[name] = share.cost.statement[name]
     part["counted"] = share.note or "all releases"
+    if share.spent.others:
+        part["counted"] += ", in full for every user: who took part in which period is private"
     return part
 
 

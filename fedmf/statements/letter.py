@@ -10,7 +10,7 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Any, Final, Self
 
 from fedmf.errors import ConfigError
@@ -38,6 +38,10 @@ _PLAIN_NAMES: Final = {
     "order of users": "the order of the list",
     "initial parameters": "the model before training",
 }
+#: Lengths of periods of a stream, one and several.
+_PERIODS: Final = {"1w": ("week", "weeks"), "1d": ("day", "days"), "1h": ("hour", "hours")}
+#: Columns of a stream that are named one by one.
+_NAMED: Final = 6
 _TITLE: Final = "Privacy letter: what can be found out about one person"
 _CHECKS: Final = (
     "Ask the organisation for the full public statement (made with the command `fedmf account"
@@ -259,6 +263,8 @@ def _summary(s: Mapping[str, Any]) -> Section:
     if "composed" in s:
         names = " and ".join(f"“{_name(part)}”" for part in s["composed"])
         done = f"Results of the computations {names} on the same {_many(s)} were published."
+    elif s.get("periods"):
+        done = f"Averages of a table about people were published, after each {_period(s)[0]}."
     elif "workload" in s:
         done = "Averages of rows of a table about people were published."
     else:
@@ -282,6 +288,15 @@ def _name(part: Mapping[str, Any]) -> str:
 def _used(s: Mapping[str, Any]) -> str:
     """The data of one computation."""
     most = s["max_participations"]
+    if s.get("periods"):
+        one, many = _period(s)
+        at_most = f"one {one}" if most == 1 else f"{most:,} {many}"
+        start = _date(s["periods"]["start"])
+        end = _date(s["periods"]["end"])
+        return (
+            f"Used: the entries of a table for {_times(s)}, from {start} to before {end}. All"
+            f" entries of a person in a {one} count as one, their average, in at most {at_most}."
+        )
     if "workload" in s:
         rows = "one row" if most == 1 else f"{most} rows"
         return f"Used: the rows of a table, at most {rows} of each person."
@@ -294,9 +309,15 @@ def _used(s: Mapping[str, Any]) -> str:
 
 def _published(s: Mapping[str, Any]) -> str:
     """The results of one computation."""
+    if s.get("periods"):
+        return (
+            f"Published: after each {_period(s)[0]}, averages of {_columns(s)} and of their"
+            f" products, and about how many people had entries. {s['rounds_released']:,} of"
+            f" {_times(s)} are published so far. This letter counts all of them."
+        )
     if "workload" in s:
         return (
-            f"Published: averages of {s['dimension']:,} numbers and of their products, after"
+            f"Published: averages of {_columns(s)} and of their products, after"
             f" {s['rounds_released']:,} of {s['rounds']:,} rows so far. This letter counts all"
             f" {s['rounds']:,}."
         )
@@ -327,6 +348,43 @@ def _data(s: Mapping[str, Any]) -> Section:
             " them."
         )
     return Section("Which data", (), points=points)
+
+
+def _times(s: Mapping[str, Any]) -> str:
+    """The number of periods of a stream in words."""
+    one, many = _period(s)
+    if s["rounds"] == 1:
+        return f"1 {one}"
+    return f"{s['rounds']:,} {many}"
+
+
+def _period(s: Mapping[str, Any]) -> tuple[str, str]:
+    """One and several periods of a stream in plain words."""
+    every = s["periods"]["every"]
+    return _PERIODS.get(every, (f"period of {every}", f"periods of {every}"))
+
+
+def _date(text: str) -> str:
+    """A time in words, without the time of day at midnight.
+
+    >>> _date("2026-01-05T00:00:00"), _date("2026-01-05T06:30:00")
+    ('5 January 2026', '5 January 2026, 06:30')
+    """
+    at = datetime.fromisoformat(text)
+    words = f"{at.day} {at:%B %Y}"
+    if (at.hour, at.minute) != (0, 0):
+        words += f", {at:%H:%M}"
+    return words
+
+
+def _columns(s: Mapping[str, Any]) -> str:
+    """The columns of a stream in words, by name if they are few."""
+    names = [f"“{name}”" for name in s["columns"]]
+    if len(names) > _NAMED:
+        return f"{len(names):,} numbers"
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _protected(s: Mapping[str, Any]) -> Section:
@@ -452,6 +510,8 @@ def _conditions(s: Mapping[str, Any]) -> Section:
         "The programs limit how much each contribution can count, and one person’s data change that"
         " person’s contribution only.",
     ]
+    if s.get("periods"):
+        points.append("Results were published by the calendar, not because of what the table said.")
     if s.get("amplification") is not None:
         points.append("Who took part in which round of training stays secret.")
     return Section("What must be true", (), points=points)

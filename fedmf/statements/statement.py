@@ -15,6 +15,8 @@ from fedmf.statements.advantage import advantage
 from fedmf.statements.privacy import UNITS
 
 _MARK: Final = " (not private)"
+#: Columns of a stream that are named one by one.
+_MOST_COLUMNS: Final = 20
 _LISTS: Final = {
     "assumptions": ("Holds only if", "assumptions"),
     "not_covered": ("Does not cover", "things not covered"),
@@ -300,7 +302,8 @@ def _figures(s: Mapping[str, Any]) -> Facts:
         ("unit", f"{_unit(s)}, {_COMPARED[s['adjacency']]} ({s['adjacency']} adjacency)"),
         ("mechanism", mechanism),
         ("released", _released(s)),
-        (_times(s), f"{s['rounds_released']} of {s['rounds']} released"),
+        ("columns", _columns(s)),
+        (_times(s), f"{s['rounds_released']} of {s['rounds']} released{_dates(s)}"),
         ("participations", f"at most {s['max_participations']}"),
         ("separation", f"at least {s['min_separation']}"),
         ("sampling", s["sampling"]),
@@ -428,9 +431,31 @@ def _released(s: Mapping[str, Any]) -> str | None:
         return None
     second = s["second_moment"]
     workloads = ", ".join(dict.fromkeys([s["workload"], second["workload"]]))
-    return (
-        f"{workloads}, {second['moment']} second moment, d = {s['dimension']}, method {s['method']}"
-    )
+    size = f"d = {len(s['columns'])}"
+    if s.get("periods"):
+        size += " and a count of users"
+    elif s["dimension"] > len(s["columns"]):
+        size += " and a count of valid rows"
+    return f"{workloads}, {second['moment']} second moment, {size}, method {s['method']}"
+
+
+def _columns(s: Mapping[str, Any]) -> str | None:
+    """The columns of a stream, the first ones of many."""
+    if not _is_stream(s):
+        return None
+    names = ", ".join(s["columns"][:_MOST_COLUMNS])
+    if len(s["columns"]) > _MOST_COLUMNS:
+        names += f", … ({len(s['columns'])} in all)"
+    return names
+
+
+def _dates(s: Mapping[str, Any]) -> str:
+    """The calendar of a stream of periods; empty for others."""
+    periods = s.get("periods")
+    if not periods:
+        return ""
+    dates = f"from {periods['start']} to before {periods['end']}".replace("T00:00:00", "")
+    return f"; each is {periods['every']}, {dates}"
 
 
 def _accountant(s: Mapping[str, Any]) -> str | None:

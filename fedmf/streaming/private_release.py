@@ -21,11 +21,14 @@ from fedmf.matrices.arrays import Array, Vector
 from fedmf.moments import GaussianEstimate, NoisyMoments, describe, fieller
 from fedmf.streaming.state import ReleaseBlock
 from fedmf.streaming.stream_plan import StreamPlan
+from fedmf.values import check_whole
 
 Fields = dict[str, NDArray[Any]]
 
-#: Users of a period for whom the noise is told before there are any.
+#: Users of a period for whom the noise is told, if their number is not given.
 TYPICAL_USERS: Final = 1000
+#: One period is too noisy for a mean if its 95 % noise exceeds this share of the bounds' width.
+_TOO_NOISY: Final = 0.1
 TOO_FEW: Final = "too few valid rows to tell"
 NO_ERRORS: Final = (
     "covariance_raw_standard_error (of a release) must be there for a threshold; got none. Release"
@@ -237,32 +240,83 @@ class Renderer:
         return fields
 
 
-def expected_noise(plan: StreamPlan) -> Any:
+def expected_noise(plan: StreamPlan, users_per_period: int | None = None) -> Any:
     """A data frame of the noise to expect, which depends only on n and the settings.
 
-    In a stream of periods it is that of `TYPICAL_USERS` users in each period.
+    Args:
+        plan: of the stream.
+        users_per_period: in a stream of periods, the expected number of users in each period; None
+            for `TYPICAL_USERS`.
+
+    Raises:
+        ValueError: the number is not positive, or the stream has no periods.
     """
     import pandas as pd
 
-    at = np.unique([min(plan.every, plan.rounds), plan.rounds])
-    names = Renderer(plan).names
-    scales = np.ones(len(names))
-    if plan.settings.encoding is not None:
-        scales = plan.settings.encoding.units[:, 1]
     rows = 1
     what = "row"
     if plan.settings.calendar is not None:
-        rows = TYPICAL_USERS
+        rows = _expected_users(users_per_period)
         what = "period"
-    errors = 1.96 * np.sqrt(plan.variances(0, at)) / plan.row_sums(0, at) / rows
+    elif users_per_period is not None:
+        raise ValueError(
+            "users_per_period must be left out in a stream without periods; got"
+            f" {users_per_period}."
+        )
+    at = np.unique([min(plan.every, plan.rounds), plan.rounds])
+    names = Renderer(plan).names
+    scales, _ = _scales_and_widths(plan)
     columns = {}
-    for t, error in zip(at, errors, strict=True):
-        columns[f"mean after {what} {t:,} (±)"] = error * scales
+    for t, error in zip(at, _mean_noise(plan, at), strict=True):
+        columns[f"mean after {what} {t:,} (±)"] = error / rows * scales
     same = plan.settings.workloads[0] == plan.settings.workloads[-1]
     if same and plan.mechanism.method.second_noise and plan.second_moment.gives_covariance:
         error = np.sqrt(plan.variances(1, at[-1:])) / plan.row_sums(1, at[-1:]) / rows
         columns["smallest visible standard deviation"] = np.sqrt(2 * error) * scales
     return pd.DataFrame(columns, index=list(names))
+
+
+def noise_of_one_period(plan: StreamPlan, users_per_period: int | None = None) -> str:
+    """A sentence on columns for which one period alone is too noisy; empty if there are none.
+
+    Args:
+        plan: of a stream of periods.
+        users_per_period: as for `expected_noise`.
+    """
+    users = _expected_users(users_per_period)
+    scales, widths = _scales_and_widths(plan)
+    share = _mean_noise(plan, np.array([1]))[0] / users * scales / widths
+    names = np.array(Renderer(plan).names)[share > _TOO_NOISY].tolist()
+    if not names:
+        return ""
+    largest = float(share.max())
+    needed = math.ceil(users * largest / _TOO_NOISY)
+    return (
+        f"One period alone is too noisy for {shown_names(names)}: its noise is ± {largest:.0%} of"
+        f" the distance between the bounds. For ± {_TOO_NOISY:.0%}, each period needs about"
+        f" {needed:,} users. Longer or fewer periods, tighter bounds or a larger epsilon help, too."
+    )
+
+
+def _expected_users(users_per_period: int | None) -> int:
+    if users_per_period is None:
+        return TYPICAL_USERS
+    check_whole("users_per_period", users_per_period)
+    return users_per_period
+
+
+def _mean_noise(plan: StreamPlan, at: NDArray[np.int64]) -> Vector:
+    """The 95 % noise of the mean after some steps, with one row or user in each, as encoded."""
+    return 1.96 * np.sqrt(plan.variances(0, at)) / plan.row_sums(0, at)
+
+
+def _scales_and_widths(plan: StreamPlan) -> tuple[Vector, Vector]:
+    """The scale of each column, and the distance between its bounds, which is 2ζ without any."""
+    if plan.settings.encoding is None:
+        ones = np.ones(len(Renderer(plan).names))
+        return ones, 2 * plan.settings.clip_norm * ones
+    _, scales, lower, upper = plan.settings.encoding.units.T
+    return scales, upper - lower
 
 
 def _beginnings(calendar: Time, periods: NDArray[np.int64]) -> NDArray[Any]:

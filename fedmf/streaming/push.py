@@ -131,10 +131,12 @@ class PrivateStream:
         self._finalizer = weakref.finalize(self, _close_in_process, self._resources, self._process)
 
     @staticmethod
-    def dry_run(**arguments: Any) -> Any:
+    def dry_run(*, users_per_period: int | None = None, **arguments: Any) -> Any:
         """The noise that a stream would have, as a data frame; nothing is stored or spent.
 
         Args:
+            users_per_period: in a stream of periods, the expected number of users in each, by
+                default 1,000; the noise falls in proportion to it.
             arguments: those of a `PrivateStream`, without its path.
 
         Raises:
@@ -142,11 +144,13 @@ class PrivateStream:
 
         >>> budget = dict(epsilon=8.0, delta=1e-5, clip_norm=1.0, columns=["speed"], rounds=52)
         >>> weekly = dict(release_every="1w", start="2026-01-05")
-        >>> PrivateStream.dry_run(**budget, **weekly)["mean after period 52 (±)"].round(4).to_dict()
+        >>> noise = PrivateStream.dry_run(users_per_period=2000, **budget, **weekly)
+        >>> noise["mean after period 52 (±)"].round(4).to_dict()
         {'speed': 0.00...}
         """
         form = _RowFormat.of(**arguments)
-        return expected_noise(StreamPlan.of(form.settings, form.layout, arguments["rounds"]))
+        plan = StreamPlan.of(form.settings, form.layout, arguments["rounds"])
+        return expected_noise(plan, users_per_period)
 
     def __enter__(self) -> Self:
         return self

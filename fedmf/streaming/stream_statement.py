@@ -21,6 +21,7 @@ from fedmf.statements.statement import (
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
+from fedmf.streaming.private_release import Renderer
 from fedmf.streaming.state import StreamState
 from fedmf.streaming.stream_plan import StreamPlan
 
@@ -95,8 +96,9 @@ def costs_of(state: StreamState) -> PrivacyCost:
     """The privacy statement of a stream, in the fields of `run_statement`, and each user's μ.
 
     A user's μ is for as many steps as it took part in, no two closer than the closest two of any
-    user, and the worst such steps. Without a user column it is for all that (n, k, b) allows.
-    Nothing here depends on the content of rows.
+    user, and the worst such steps. Without a user column, and in a stream of periods, it is for all
+    that (n, k, b) allows: in which periods a user took part depends on private times. Nothing here
+    depends on the content of rows.
 
     Args:
         state: of the stream; what was committed counts.
@@ -124,7 +126,9 @@ def costs_of(state: StreamState) -> PrivacyCost:
         "actual_max_participations": None,
         "actual_min_separation": None,
     }
-    if settings.user_column is not None and settings.calendar is None:
+    if settings.user_column is not None and settings.calendar is not None:
+        losses = UserLosses([], np.zeros(0), others=gaussian_mu(sigma))
+    elif settings.user_column is not None:
         losses = _losses_of_users(state, counts, separation)
         users = len(counts)
         participation = {
@@ -142,6 +146,7 @@ def costs_of(state: StreamState) -> PrivacyCost:
             "method": settings.method,
             "workload": settings.workloads[0],
             "second_moment": _second_moment(plan),
+            "columns": list(Renderer(plan).names),
             "dimension": plan.layout.dimension,
             **dataclasses.asdict(plan.participation),
             "rounds_released": state.position.step,

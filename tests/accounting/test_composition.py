@@ -17,7 +17,7 @@ from fedmf.accounting.rounding import at_least
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.matrices.factorization import Dense, Factorization
 from fedmf.matrices.toeplitz import InverseToeplitz, Toeplitz
-from fedmf.statements.composition import PrivacyCost, UserLosses, compose, joined_mu
+from fedmf.statements.composition import PrivacyCost, UserLosses, compose, joined_losses
 from fedmf.statements.recorded_patterns import pattern_sensitivity
 
 DELTA = 1e-5
@@ -92,9 +92,9 @@ def test_every_pair_of_patterns_costs_what_the_stacked_release_gives(pair: str) 
             ("b", D, NOISE[1], [q for _, q in users.values()]),
         )
     ]
-    names, mu = joined_mu([one.spent for one in joined])
-    assert names == list(users)
-    for name, found in zip(names, mu.tolist(), strict=True):
+    spent = joined_losses([one.spent for one in joined])
+    assert spent.users == list(users)
+    for name, found in zip(spent.users, spent.mu.tolist(), strict=True):
         p, q = users[name]
         expected = furthest(cov, [*p, *(4 + t for t in q)])
         assert found == pytest.approx(expected, rel=TOLERANCE)

@@ -128,6 +128,7 @@ def test_a_draft_asks_for_what_a_header_does_not_tell(tmp_path: Path) -> None:
     draft = draft_schema(file)
     assert "7.25" not in draft
     assert "secret" not in draft
+    assert '[columns.temperature]\nkind = "number"   # a guess' in draft
     (tmp_path / "schema.toml").write_text(draft)
     with pytest.raises(ValueError, match=r"columns\.temperature\.lower \(kind number\)"):
         read_schema(tmp_path / "schema.toml")

@@ -14,6 +14,7 @@ from guarantees.small import stream as pushed_stream
 from support.small_runs import run_small, small_run
 from support.streams import BUDGET, run_once, sample, write_rows
 
+import fedmf
 from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_sigma
 from fedmf.cli.app import run as command
 from fedmf.runs.directory import opened_record
@@ -66,6 +67,40 @@ def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixt
     assert told["epsilon_spent"] <= told["epsilon"]
     assert "statement of each directory holds" in told["assumptions"][0]
     assert told["not_covered"]
+
+
+def test_a_stream_of_periods_counts_in_full_for_every_user(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also for users of no run; who took part in which period is nowhere told."""
+    budget = {"epsilon": 1.0, "delta": DELTA, "clip_norm": 1.0, "columns": ["x"]}
+    weekly = {"release_every": "1w", "start": "2026-01-05", "rounds": 3, "max_participations": 2}
+    for name, users in {"weekly": ["user-01", "nobody else"], "other": ["user-01"]}.items():
+        with fedmf.PrivateStream(tmp_path / name, **budget, **weekly, mechanisms="bisr") as stream:
+            stream.add([[0.5]] * len(users), users, ["2026-01-06"] * len(users))
+            stream.close_period()
+    parts = [stream_costs(tmp_path / name) for name in ("weekly", "other")]
+    assert parts[0].spent.others == parts[1].spent.others == parts[0].statement["mu"]
+    assert parts[0].spent.users == parts[1].spent.users == []
+    names = [str(place / "a"), str(tmp_path / "weekly"), str(tmp_path / "other")]
+
+    assert command(["account", *names[:2], "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    spent = np.sort(np.hypot(costs_of_run(names[0]).spent.mu, parts[0].statement["mu"]))
+    for quantile, mu in {"0.5": spent[11], "1": spent[-1]}.items():
+        expected = gaussian_epsilon(1 / mu, DELTA)
+        assert told["epsilon_spent_quantiles"][quantile] == pytest.approx(expected, rel=1e-8)
+
+    letter = tmp_path / "letter.md"
+    assert command(["account", *names[1:], "--json", "--public", str(letter)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["mu"] == told["mu_spent"] == pytest.approx(math.sqrt(2) * parts[0].statement["mu"])
+    assert told["users_participated"] is None
+    assert command(["account", *names, "--budget", "8"]) == 0
+    shown = capsys.readouterr().out
+    assert "in full for every user" in shown
+    assert "took part  " not in shown
+    assert "is left of epsilon 8" in shown
 
 
 def continued(path: Path, stop: int) -> None:

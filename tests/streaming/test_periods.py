@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
 from fedmf.release.private_stream import PrivateRows
+from fedmf.statements.letter import PrivacyLetter
 from fedmf.streaming import Layout, Settings, StreamPlan, open_periods, period_run
+from fedmf.streaming.private_release import expected_noise, noise_of_one_period
 
 START = datetime(2026, 1, 5)
 DAY = timedelta(days=1)
@@ -288,6 +291,36 @@ def test_the_noise_is_known_before_a_stream_begins(tmp_path: Path) -> None:
     last = releases(tmp_path / "out.jsonl")[-1]
     error = last["sum_standard_error"] / 1000
     assert noise.loc["a", "mean after period 4 (±)"] == pytest.approx(1.96 * error)
+
+
+def test_a_dry_run_says_how_many_users_one_period_needs(capfd: pytest.CaptureFixture[str]) -> None:
+    settings = Settings(**WEEKLY)
+    layout = Layout(("a", "b", "valid rows"), "who", time="date")
+    plan = StreamPlan.of(settings, layout, 4)
+    told = noise_of_one_period(plan, 2)
+    assert "too noisy for 'a', 'b'" in told
+    needed = int(re.findall(r"about ([\d,]+) users", told)[0].replace(",", ""))
+    noise = expected_noise(plan, needed).loc["a", "mean after period 1 (±)"]
+    assert noise == pytest.approx(0.1 * 2 * settings.clip_norm, rel=2 / needed)
+    assert noise_of_one_period(plan, needed - 1)
+    assert not noise_of_one_period(plan, needed)
+    words = "--columns a,b --user-column who --clip-norm 1 --epsilon 8 --delta 1e-5"
+    weekly = "--release-every 1w --time-column date --start 2026-01-05 --rounds 4"
+    wrong = f"stream --input rows.csv {words} {weekly} --users-per-period 9".split()
+    assert run(wrong) == 2
+    assert "--users-per-period needs --dry-run" in capfd.readouterr().err
+
+
+def test_statement_and_letter_of_periods_tell_columns_and_dates(tmp_path: Path) -> None:
+    said = released(tmp_path, table())
+    text = said.render_text()
+    assert "d = 2 and a count of users" in text
+    assert "each is 1w, from 2026-01-05 to before 2026-02-02" in text
+    secret = {**said.public(), "noise_key_public": False}
+    letter = PrivacyLetter.of(secret, date(2026, 11, 28)).to_markdown()
+    assert "4 weeks, from 5 January 2026 to before 2 February 2026" in letter
+    assert "averages of “a” and “b”" in letter
+    assert " row" not in letter
 
 
 @pytest.mark.parametrize(
