@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPro
 from torch import Tensor
 
 from fedmf.accounting.queries import SecondForm
+from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.layout import ArrayLayout
@@ -155,8 +156,10 @@ class InnerRule:
         inner = self._inner
         layout = self._layout
         if self._adds:
-            moved = parameters.to("cpu", torch.float64).add_(release.mean.to("cpu", torch.float64))
-            return moved.to(parameters), {}
+            moved = new_vector(parameters.numel(), parameters.dtype, parameters.device)
+            mean = release.mean
+            in_parts(lambda part: torch.add(parameters[part], mean[part], out=moved[part]), moved)
+            return moved, {}
         current = layout.trained_record(parameters)
         self._set_memory(current, state)
         moved = layout.flat(current) + release.mean.to(torch.float64).cpu()

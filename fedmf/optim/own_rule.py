@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedmf.accounting.queries import SecondForm
+from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.moments import SecondMoment
 from fedmf.release.round_release import RoundRelease, ServerOptimizer
 
@@ -165,7 +166,9 @@ class OwnRule:
                 state is not a mapping from names to tensors.
         """
         copies = {name: value.clone() for name, value in state.items()}
-        stepped, state = self.rule.step(t, parameters.clone(), release, copies)
+        model = new_vector(parameters.numel(), parameters.dtype, parameters.device)
+        in_parts(lambda part: model[part].copy_(parameters[part]), model)
+        stepped, state = self.rule.step(t, model, release, copies)
         if not isinstance(stepped, Tensor):
             raise self._wrong_parameters(parameters, stepped)
         if stepped.shape != parameters.shape or stepped.dtype != parameters.dtype:
