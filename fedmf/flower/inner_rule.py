@@ -156,10 +156,7 @@ class InnerRule:
         inner = self._inner
         layout = self._layout
         if self._adds:
-            moved = new_vector(parameters.numel(), parameters.dtype, parameters.device)
-            mean = release.mean
-            in_parts(lambda part: torch.add(parameters[part], mean[part], out=moved[part]), moved)
-            return moved, {}
+            return _sum(parameters, release.mean), {}
         current = layout.trained_record(parameters)
         self._set_memory(current, state)
         moved = layout.flat(current) + release.mean.to(torch.float64).cpu()
@@ -215,3 +212,14 @@ class InnerRule:
         shapes = [(name, shape) for name, shape, _ in self._layout.trained]
         parts = named_parts(flat.cpu(), shapes)
         return {name: part.numpy().copy() for name, part in parts.items()}
+
+
+def _sum(parameters: Tensor, mean: Tensor) -> Tensor:
+    """Return θ_t + u_t in the type of θ_t, in reused memory."""
+    moved = new_vector(parameters.numel(), parameters.dtype, parameters.device)
+
+    def add(part: slice) -> None:
+        torch.add(parameters[part], mean[part], out=moved[part])
+
+    in_parts(add, moved)
+    return moved
