@@ -110,7 +110,8 @@ def cached_trainer(
     if run.execution.worker_gpus > 0:
         device = "cuda"  # Ray shows an actor only the GPU that it reserved, so it is the first
     task = task.to(device)
-    return LocalTrainer(task, run.client), clipped_sums(run, task)
+    trainer = LocalTrainer(task, run.client, users=run.users_in_a_call)
+    return trainer, clipped_sums(run, task)
 
 
 def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, SumSpec]:

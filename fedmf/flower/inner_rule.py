@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPro
 from torch import Tensor
 
 from fedmf.accounting.queries import SecondForm
+from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.layout import ArrayLayout
@@ -155,8 +156,7 @@ class InnerRule:
         inner = self._inner
         layout = self._layout
         if self._adds:
-            moved = parameters.to("cpu", torch.float64).add_(release.mean.to("cpu", torch.float64))
-            return moved.to(parameters), {}
+            return _sum(parameters, release.mean), {}
         current = layout.trained_record(parameters)
         self._set_memory(current, state)
         moved = layout.flat(current) + release.mean.to(torch.float64).cpu()
@@ -212,3 +212,14 @@ class InnerRule:
         shapes = [(name, shape) for name, shape, _ in self._layout.trained]
         parts = named_parts(flat.cpu(), shapes)
         return {name: part.numpy().copy() for name, part in parts.items()}
+
+
+def _sum(parameters: Tensor, mean: Tensor) -> Tensor:
+    """Return θ_t + u_t in the type of θ_t, in reused memory."""
+    moved = new_vector(parameters.numel(), parameters.dtype, parameters.device)
+
+    def add(part: slice) -> None:
+        torch.add(parameters[part], mean[part], out=moved[part])
+
+    in_parts(add, moved)
+    return moved

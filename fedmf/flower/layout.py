@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor
@@ -35,6 +36,12 @@ class ArrayLayout(ModelLayout):
     def record(self, flat: Tensor) -> ArrayRecord:
         """Return all arrays of a model, each of its own type."""
         return encoded(self.arrays(flat))
+
+    def as_sent(self, flat: Tensor) -> Tensor:
+        """Return the numbers of a model as its arrays hold them, of type `number`."""
+        if self.number == np.float32:
+            return flat.detach().to("cpu", torch.float32)
+        return self.flat_of(self.trained_arrays(flat), self.number)
 
     def trained_record(self, flat: Tensor) -> ArrayRecord:
         """Return only the trained arrays of a model."""

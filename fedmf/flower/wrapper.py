@@ -6,6 +6,7 @@ server clips, sums, adds noise and commits each round in between.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from numpy.typing import NDArray
@@ -123,6 +124,8 @@ class AppClients(GridClients):
         self._models = 0
         self._differences = 0
         self._sent = torch.empty(0)  # the model in the messages of this round
+        self._model: Tensor | None = None  # the model that is encoded
+        self._encoded = ArrayRecord()
         #: The last round of training and of evaluation with its messages by node.
         self._written = dict[str, tuple[int, dict[int, Message]]]()
         self._train_config = train_config
@@ -132,8 +135,18 @@ class AppClients(GridClients):
 
     @property
     def arrays(self) -> ArrayRecord:
-        """The released model: all arrays, including those that are not trained."""
-        return self._layout.record(self.server.parameters)
+        """The released model: all arrays, including those that are not trained.
+
+        A model is encoded once. Records of it share the bytes, which nobody can change.
+        """
+        model = self.server.parameters
+        if model is not self._model:
+            self._model = model
+            self._encoded = self._layout.record(model)
+        arrays = dict[str, Array]()
+        for name, array in self._encoded.items():
+            arrays[name] = Array(array.dtype, tuple(array.shape), array.stype, array.data)
+        return ArrayRecord(arrays)
 
     def most_bytes(self, part: Part) -> int:
         return self._layout.most_bytes
@@ -150,7 +163,7 @@ class AppClients(GridClients):
             RuntimeError: the inner strategy writes to other nodes, or to one twice.
         """
         arrays = self.arrays
-        self._sent = self._layout.flat(arrays, self._layout.number)
+        self._sent = self._layout.as_sent(self.server.parameters)
         return self._asking("train", round_index, arrays, by_node)
 
     def _asking(
@@ -264,8 +277,8 @@ def looks_like_difference(reply: Tensor, sent: Tensor) -> bool:
     >>> looks_like_difference(0.1 * sent, sent), looks_like_difference(sent, 0 * sent)
     (False, False)
     """
-    length = float(torch.linalg.vector_norm(reply, dtype=torch.float64))
-    length_sent = float(torch.linalg.vector_norm(sent, dtype=torch.float64))
+    length = math.sqrt(float(torch.dot(reply, reply)))
+    length_sent = math.sqrt(float(torch.dot(sent, sent)))
     is_near = float(torch.dot(reply, sent)) > 0.5 * length * length_sent
     return length < length_sent and not is_near
 

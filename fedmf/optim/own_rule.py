@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedmf.accounting.queries import SecondForm
+from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.moments import SecondMoment
 from fedmf.release.round_release import RoundRelease, ServerOptimizer
 
@@ -165,7 +166,7 @@ class OwnRule:
                 state is not a mapping from names to tensors.
         """
         copies = {name: value.clone() for name, value in state.items()}
-        stepped, state = self.rule.step(t, parameters.clone(), release, copies)
+        stepped, state = self.rule.step(t, _copy(parameters), release, copies)
         if not isinstance(stepped, Tensor):
             raise self._wrong_parameters(parameters, stepped)
         if stepped.shape != parameters.shape or stepped.dtype != parameters.dtype:
@@ -178,6 +179,17 @@ class OwnRule:
             f"step (of {type(self.rule).__name__}) must return {parameters.dtype} parameters of"
             f" shape {tuple(parameters.shape)}; got {got}. Nothing was released."
         )
+
+
+def _copy(parameters: Tensor) -> Tensor:
+    """Return a copy in reused memory."""
+    copied = new_vector(parameters.numel(), parameters.dtype, parameters.device)
+
+    def copy(part: slice) -> None:
+        copied[part].copy_(parameters[part])
+
+    in_parts(copy, copied)
+    return copied
 
 
 def _checked_state(state: Mapping[str, Tensor], method: str) -> dict[str, Tensor]:

@@ -133,7 +133,7 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
         yield from task.dataset.row_counts.lines()
     size = 8 * stored * model.dimension / 2**20
     yield "memory of noise", f"{size:,.1f} MiB: {stored} stored vectors"
-    preflight(task, run.client)
+    preflight(task, run.client, run.users_in_a_call)
     training, row = _seconds(run, task, plan, device)
     yield (
         "time of a round",
@@ -217,7 +217,7 @@ def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
         ConfigError: the run cannot be executed.
     """
     task, plan = _planned(run, device)
-    preflight(task, run.client)
+    preflight(task, run.client, run.users_in_a_call)
     return sum(_seconds(run, task, plan, device))
 
 

@@ -341,6 +341,13 @@ class Run:
         """Whether noise is added."""
         return not isinstance(self.privacy, NoPrivacy)
 
+    @property
+    def users_in_a_call(self) -> int:
+        """How many users a client is planned to train in one call, a public number."""
+        if self.execution.messages == "one-user":
+            return 1
+        return self.cohorts.users_per_round
+
     def to_dict(self) -> dict[str, Any]:
         """Kind and fields of each value, JSON-able: enough to rebuild the run.
 

@@ -157,7 +157,7 @@ class Session:
             raise ConfigError(
                 f"users must be the task's {task.dataset.users}; got {run.task_source.users}."
             )
-        preflight(task.to(device), run.client)
+        preflight(task.to(device), run.client, run.users_in_a_call)
         _check_client_metrics(run, task)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)

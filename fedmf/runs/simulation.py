@@ -133,7 +133,8 @@ class InProcessClients(Clients):
         self._server = session.server
         self._sums = session.sums
         self._execution = session.run.execution
-        self._trainer = LocalTrainer(session.task, session.run.client)
+        run = session.run
+        self._trainer = LocalTrainer(session.task, run.client, users=run.users_in_a_call)
 
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         """Train the cohort, and yield one reply per message."""

@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
@@ -76,7 +75,7 @@ class Engine(ABC):
         """The parts of a batch, each of which is one pass."""
         size = self._local.micro_batch or width
         for first in range(0, width, size):
-            yield slice(first, first + size)
+            yield slice(first, min(first + size, width))
 
 
 class LoopEngine(Engine):
@@ -103,32 +102,33 @@ class LoopEngine(Engine):
             parameter.data = values[name]
             parameter.grad = slopes[name]
 
+    @torch.enable_grad()
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """The users' models after local training from θ_t (``origin``), shape (users, d)."""
-        models = origin.repeat(len(group), 1)
+        origin = origin.detach()
+        models = origin.new_empty(len(group), origin.numel())
         for u in range(len(group)):
-            if u not in group.absent:
+            if u in group.absent:
+                models[u] = origin
+            else:
                 self._train(models[u], origin, group, u)
         return models
 
     def _train(self, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
-        steps = group.steps
         seed_draws(int(group.seeds[u]), self._flat.device)
         velocity = None
         if not self._local.plain:
             velocity = torch.zeros_like(self._flat)
-        with torch.no_grad():
-            self._flat.copy_(origin)
-            self._restore_buffers()
-        for s in range(int((steps.active > u).sum())):
-            real = steps.weights[s, u] > 0
-            rows = steps.rows[s, u][real]
-            weights = steps.weights[s, u][real]
+        self._flat.copy_(origin)
+        self._restore_buffers()
+        rows = torch.from_numpy(group.steps.rows[:, u]).to(self._flat.device)
+        weights = torch.from_numpy(group.steps.weights[:, u]).to(self._flat.device)
+        examples = (group.steps.weights[:, u] > 0).sum(axis=1)  # padding comes after them
+        for s in range(int((group.steps.active > u).sum())):
             self._gradient.zero_()
-            for part in self._micro_batches(rows.size):
-                self._add_gradient(group, rows[part], weights[part])
-            with torch.no_grad():
-                self._move(self._flat, origin, velocity, self._gradient)
+            for part in self._micro_batches(int(examples[s])):
+                self._add_gradient(group, rows[s, part], weights[s, part])
+            self._move(self._flat, origin, velocity, self._gradient)
         into.copy_(self._flat)
 
     def _restore_buffers(self) -> None:
@@ -136,13 +136,10 @@ class LoopEngine(Engine):
             for name, buffer in buffers.items():
                 part._buffers[name] = buffer.clone()
 
-    def _add_gradient(
-        self, group: Group, rows: NDArray[np.int64], weights: NDArray[np.float32]
-    ) -> None:
-        features, labels = group.examples(torch.from_numpy(rows).to(self._flat.device))
-        with torch.enable_grad():
-            losses = self._loss(outputs_of(self._module, features), labels)
-            (losses * torch.from_numpy(weights).to(losses.device)).sum().backward()
+    def _add_gradient(self, group: Group, rows: Tensor, weights: Tensor) -> None:
+        features, labels = group.examples(rows)
+        losses = self._loss(outputs_of(self._module, features), labels)
+        losses.backward(weights)  # the gradient of their weighted sum
 
 
 def _buffers_to_restore(
@@ -237,6 +234,9 @@ class VmapEngine(Engine):
 #: Users in a group on a processor. Functions of float32 go through memory at most 32 numbers at a
 #: time, and may round the rest differently: this way there is no rest.
 _USERS_ON_CPU: Final = 32
+#: Least share of the places of groups that the users of a call must fill. Any group takes the time
+#: of a full one, which is 1.3 to 1.5 times as fast as one user after another.
+_LEAST_FILLED: Final = 0.75
 #: Trained parameters times examples of a step, above which a model is not trained in such groups:
 #: there arithmetic hides the interpreter.
 _LARGEST_STEP: Final = 2**18
@@ -247,6 +247,16 @@ _SLOW_IN_GROUPS: Final = {"cpu": (nn.LSTM, nn.modules.conv._ConvNd), "cuda": (nn
 #: Most users in a group on a GPU, and the share of its memory that a group may take.
 _USERS_ON_GPU: Final = 1024
 _MEMORY_SHARE: Final = 0.25
+
+
+def fills_groups(users: int) -> bool:
+    """Whether so many users leave at most a quarter of their groups on a processor empty.
+
+    >>> [users for users in range(100) if fills_groups(users)] == [*range(24, 33), *range(48, 100)]
+    True
+    """
+    places = _USERS_ON_CPU * -(-users // _USERS_ON_CPU)
+    return users > 0 and users >= _LEAST_FILLED * places
 
 
 def users_at_once(task: Task, local: LocalSGD) -> int:

@@ -35,6 +35,7 @@ from fedmf.training.engines import (
     LoopEngine,
     VmapEngine,
     draws_numbers,
+    fills_groups,
     made_up_group,
     training_conditions,
     users_at_once,
@@ -90,14 +91,19 @@ class PathChoice:
     fault: str = ""
 
 
-def chosen_path(task: Task, local: LocalSGD) -> PathChoice:
+def chosen_path(task: Task, local: LocalSGD, users: int | None = None) -> PathChoice:
     """Choose the path on which users are trained.
 
     Engine "auto" takes "compiled" where the model is a chain of layers that compiled steps know,
-    else "vmap" where groups of users are faster (`users_at_once`), else "loop". Either of the first
-    two must have the updates of automatic differentiation and pass `interference` in this process;
-    on "vmap" a user's bits must not depend on its place in a group. The choice is a function of the
-    task, local SGD and the machine.
+    else "vmap" where groups of users are faster (`users_at_once`) and so many users fill them
+    (`fills_groups`), else "loop". Either of the first two must have the updates of automatic
+    differentiation and pass `interference` in this process; on "vmap" a user's bits must not depend
+    on its place in a group. The choice is a function of the arguments and the machine.
+
+    Args:
+        task: the task; its users' examples are not read.
+        local: local SGD and its engine.
+        users: how many are planned to be trained in one call, a public number; None for any number.
 
     Raises:
         ConfigError: engine is "vmap", and torch.func cannot batch the model or groups fail a check.
@@ -110,7 +116,7 @@ def chosen_path(task: Task, local: LocalSGD) -> PathChoice:
     fault = ""
     reasons: list[str] = []
     for path, obstacle in _FASTER.items():
-        why = obstacle(task.after_frozen_layers, local)
+        why = obstacle(task.after_frozen_layers, local, users)
         if why:
             reasons.append(f"not {path!r}: {why}")
             continue
@@ -145,7 +151,8 @@ def _try_group(task: Task, local: LocalSGD) -> None:
     VmapEngine(_with_copied_loss(task), local).train(origin, made_up_group(task, 2))
 
 
-def _not_compiled(task: Task, local: LocalSGD) -> str:
+def _not_compiled(task: Task, local: LocalSGD, users: int | None) -> str:
+    del users
     try:
         program_of(task, local)
     except NotAChain as error:
@@ -153,14 +160,16 @@ def _not_compiled(task: Task, local: LocalSGD) -> str:
     return ""
 
 
-def _not_in_groups(task: Task, local: LocalSGD) -> str:
-    if users_at_once(task, local) > 1:
-        return ""
-    return "groups are not faster for this model"
+def _not_in_groups(task: Task, local: LocalSGD, users: int | None) -> str:
+    if users_at_once(task, local) == 1:
+        return "groups are not faster for this model"
+    if task.device.type == "cpu" and users is not None and not fills_groups(users):
+        return f"{users} users would leave more than a quarter of their groups empty"
+    return ""
 
 
 #: Why a faster path does not suit a task, empty if it does; in the order in which they are tried.
-_FASTER: Final[dict[Path, Callable[[Task, LocalSGD], str]]] = {
+_FASTER: Final[dict[Path, Callable[[Task, LocalSGD, int | None], str]]] = {
     "compiled": _not_compiled,
     "vmap": _not_in_groups,
 }
@@ -213,9 +222,9 @@ def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:
     return partial(LocalTrainer, path=path, threads=1)
 
 
-def _path_with_warning(task: Task, local: LocalSGD) -> Path:
+def _path_with_warning(task: Task, local: LocalSGD, users: int | None) -> Path:
     """Choose a path; log the reasons, and warn of a fault that makes training slower."""
-    choice = chosen_path(task, local)
+    choice = chosen_path(task, local, users)
     if choice.reasons:
         _log.debug("users are trained on path %r, %s", choice.path, "; ".join(choice.reasons))
     if choice.fault:
@@ -245,6 +254,7 @@ class LocalTrainer:
         path: the path on which users are trained; None for that of `chosen_path`.
         threads: how many groups are trained at the same time; None for as many as torch has
             threads.
+        users: how many are planned to be trained in one call, by which `chosen_path` decides.
 
     Raises:
         ConfigError: a model that mixes examples, or one that the engine cannot train.
@@ -259,6 +269,7 @@ class LocalTrainer:
         group_size: int | None = None,
         path: Path | None = None,
         threads: int | None = None,
+        users: int | None = None,
     ) -> None:
         if group_size is not None and group_size < 1:
             raise ValueError(f"group size must be at least 1; got {group_size}.")
@@ -268,7 +279,7 @@ class LocalTrainer:
         self.task = task.after_frozen_layers
         self.local = local
         if path is None:
-            path = _path_with_warning(task, local)
+            path = _path_with_warning(task, local, users)
         self.path: Path = path
         # A GPU has one queue: threads would split a group into small ones and wait for each other.
         # All threads share one generator of random numbers.
@@ -411,8 +422,11 @@ class LocalTrainer:
             self.task.dataset, users, lambda place, reason: failures.note(place, "sizes", reason)
         )
         owning = np.flatnonzero(counts > 0)
+        multiple = self._workers.count
+        if self.path == "vmap":  # a group takes the time of a full one: the fewer the better
+            multiple = 1
         for shape, members in groups_of(
-            counts[owning], local.batch_size, local.epochs, self._group_size, self._workers.count
+            counts[owning], local.batch_size, local.epochs, self._group_size, multiple
         ):
             positions = owning[members]
             names = [str(user_ids[position]) for position in positions]

@@ -40,7 +40,7 @@ _LARGER = 16.0
 
 
 @torch.inference_mode(False)
-def preflight(task: Task, local: LocalSGD) -> None:
+def preflight(task: Task, local: LocalSGD, users: int | None = None) -> None:
     """Train made-up users as the run will, and compute the metrics of made-up examples.
 
     Only the central test part of the data set is read, so whether this raises tells nothing about
@@ -49,6 +49,7 @@ def preflight(task: Task, local: LocalSGD) -> None:
     Args:
         task: the task to try.
         local: local training and its engine.
+        users: how many are planned to be trained in one call (`chosen_path`).
 
     Raises:
         ConfigError: one line that names the cause and where in the task's own code it was raised;
@@ -81,7 +82,7 @@ def preflight(task: Task, local: LocalSGD) -> None:
         with suppress(Exception):  # more examples than the run ever takes at once may be too many
             unmoved = unmoved_parameters(untouched)
         with _stage(f"model and loss must be trainable with engine {local.engine!r}"):
-            path = chosen_path(untouched, local).path
+            path = chosen_path(untouched, local, users).path
             # `chosen_path` tries the other paths itself, with what follows on frozen layers.
             if path == "loop" or untouched.after_frozen_layers is not untouched:
                 grouped = path != "loop"

@@ -111,7 +111,8 @@ def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm
         test_features=each(lambda values: values[:1], features),
         test_labels=labels[:1],
     )
-    trainer = LocalTrainer(replace(task, dataset=dataset.to(task.device)), local)
+    here = replace(task, dataset=dataset.to(task.device))
+    trainer = LocalTrainer(here, local, users=cohort_size)
     parameters = task.model.initial().to(task.device)
     seconds = 0.0
     for t in range(2):

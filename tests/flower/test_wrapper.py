@@ -132,6 +132,19 @@ def test_released_models_are_the_inner_rule_of_dense_noisy_means(
     assert np.array_equal(flat(run(tmp_path / "stopped", ROUNDS, ignored=0.1)), flat(arrays))
 
 
+def test_a_callback_that_writes_into_its_arrays_changes_no_message(tmp_path: Path) -> None:
+    """The encoded model is shared by all messages of a round and by the evaluation."""
+
+    def spoil(number: int, arrays: ArrayRecord) -> None:
+        for array in arrays.values():
+            array.data = b""
+        arrays.clear()
+
+    expected = released(private(FedAvg(), tmp_path / "plain"), num_rounds=2)
+    arrays = released(private(FedAvg(), tmp_path / "run"), num_rounds=2, evaluate_fn=spoil)
+    assert np.array_equal(flat(arrays), flat(expected))
+
+
 class Named(FedAvg):
     """A strategy with a method and an attribute of its own."""
 

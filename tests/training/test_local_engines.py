@@ -131,6 +131,13 @@ def test_batch_statistics_are_refused_with_the_way_out(engine: str) -> None:
         trainer_for(module, cohort([3]), LocalSGD(), engine=engine)  # type: ignore[arg-type]
 
 
+def test_groups_that_a_round_would_leave_half_empty_are_not_taken() -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4))
+    task = classification(cohort([3, 40]), module)
+    for users, path in ((1, "loop"), (16, "loop"), (32, "vmap"), (40, "loop"), (72, "vmap")):
+        assert LocalTrainer(task, LocalSGD(), users=users).path == path
+
+
 @pytest.mark.parametrize(
     ("module", "engine", "path"),
     [
