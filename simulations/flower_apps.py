@@ -3,14 +3,16 @@
     git clone --filter=blob:none https://github.com/adap/flower
     python simulations/flower_apps.py flower [APP ...] [--json]
 
-The lines import `CorrelatedNoise` and put it around the app's strategy; clients and models stay as
-they are. Data are made up in the shape of the app's own, in the cache of the library `datasets`.
-Each app runs two rounds of two users in a process of its own, with `run_app`, or on an
-`InProcessGrid` where nodes hold their own data, and its own code loads the released model; ε is
-1000, since noise for so few users makes some models overflow. Strategies that cannot be private in
-this way must be refused in one line before anything is spent. An app is left out where something
-that it imports is not there: a package, or a name that Flower does not have any more. Exit code 1
-if an app did not do what it should.
+The lines put `CorrelatedNoise` around the app's strategy, and `user_id_mod` into its client app;
+training and models stay as they are. Data are made up in the shape of the app's own, in the cache
+of the library `datasets`. Each app runs four rounds of two users on an `InProcessGrid`: unwrapped;
+privately; and privately until its process ends within round 3, while a second process continues the
+run. The continued run must release the same model, and the app's own code loads it; ε is 1000,
+since noise for so few users makes some models overflow. A row has the median seconds from the start
+of a round to that of the next, of both apps: clients of the unwrapped app may also evaluate.
+Strategies that cannot be private in this way must be refused in one line before anything is spent.
+An app is left out where something that it imports is not there: a package, or a name that Flower
+does not have any more. Exit code 1 if an app did not do what it should.
 """
 
 from __future__ import annotations
@@ -29,13 +31,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from flwr.app import Context, Message
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: The commit whose apps these are.
 COMMIT: Final = "fdef7afb1dca3030553be302366cfd285ed6632c"
-ROUNDS: Final = 2
+ROUNDS: Final = 4
 FEDAVG: Final = "from flwr.serverapp.strategy import FedAvg"
 START: Final = "    result = strategy.start("
+CLIENT: Final = "app = ClientApp()"
+#: The environment variable with the run directory of the private app; the unwrapped one has none.
+RUN_DIR: Final = "FLOWER_APPS_RUN_DIR"
 
 #: Columns by the name that apps use: the shape of a picture, or what a cell is.
 TABLES: Final[dict[str, dict[str, Any]]] = {
@@ -82,6 +88,7 @@ class App:
         config: values of the run config that are replaced.
         instead: the strategy in place of the app's own FedAvg.
         refused: words of the line that refuses it; none if the app becomes private.
+        is_exact: whether a continued run must release the same model, to the bit.
         prepare: a script of the app with its words, which puts the data of each node into a folder.
         node_data: that folder's name before the number of the node, from 1 on.
     """
@@ -95,26 +102,40 @@ class App:
     config: dict[str, Any] = field(default_factory=dict)
     instead: str = ""
     refused: str = ""
+    is_exact: bool = True
     prepare: tuple[str, ...] = ()
     node_data: str = ""
 
-    def edited(self, text: str) -> str:
-        """The server with the lines that make it private."""
+    def make_private(self, folder: Path) -> None:
+        """Write the lines that make the app private into its server and its client app."""
         wrapper = (
-            "    from fedmf import CyclicCohorts, UserLevel, flower\n    strategy ="
-            " flower.CorrelatedNoise(strategy,\n        UserLevel(epsilon=1000.0, delta=1e-5,"
-            f" clip_norm=1.0),\n        CyclicCohorts(rounds={ROUNDS},"
-            f" users_per_round={self.asked}), users={self.users})\n"
+            "    import os\n    from fedmf import CyclicCohorts, UserLevel, flower\n"
+            f"    if {RUN_DIR!r} in os.environ:\n"
+            "        strategy = flower.CorrelatedNoise(strategy,\n"
+            "            UserLevel(epsilon=1000.0, delta=1e-5, clip_norm=1.0, noise_seed=1),\n"
+            f"            CyclicCohorts(rounds={ROUNDS}, users_per_round={self.asked}),\n"
+            f"            users=flower.ClientReportedIdentity(map(str, range({self.users}))),\n"
+            f"            run_dir=os.environ[{RUN_DIR!r}])\n"
         )
         edits = [(START, wrapper + START)]
         if self.instead:
             edits.append((FEDAVG, "from flwr.serverapp.strategy import *"))
             edits.append(("    strategy = FedAvg(", f"    strategy = {self.instead}\n    FedAvg("))
-        for old, new in edits:
-            if text.count("\n" + old) != 1:
-                raise ValueError(f"{self.server} must have one line that begins with {old!r}.")
-            text = text.replace("\n" + old, "\n" + new)
-        return text
+        server = folder / self.server
+        replace_lines(server, edits)
+        if not self.refused:
+            mod = "from fedmf.flower import user_id_mod\napp = ClientApp(mods=[user_id_mod()])"
+            replace_lines(server.with_name("client_app.py"), [(CLIENT, mod)])
+
+
+def replace_lines(file: Path, edits: list[tuple[str, str]]) -> None:
+    """Replace beginnings of lines, each of which the file must have once."""
+    text = file.read_text()
+    for old, new in edits:
+        if text.count("\n" + old) != 1:
+            raise ValueError(f"{file.name} must have one line that begins with {old!r}.")
+        text = text.replace("\n" + old, "\n" + new)
+    file.write_text(text)
 
 
 def net(module: str, name: str = "Net") -> str:
@@ -161,6 +182,7 @@ APPS: Final = (
         "from tfexample.task import load_model\nload_model().set_weights(ndarrays)",
         data=_CIFAR,
         config=_ROUNDS,
+        is_exact=False,  # TensorFlow draws from generators of its own
     ),
     App(
         "quickstart-jax",
@@ -210,7 +232,13 @@ APPS: Final = (
         prepare=("generate_dataset.py", "--num-supernodes", "2"),
         node_data="fashionmnist_part_",
     ),
-    App("advanced-pytorch", "pytorch_example/server_app.py", config=_SILENT),
+    App(
+        "advanced-pytorch",
+        "pytorch_example/server_app.py",
+        net("pytorch_example"),
+        data="zalando-datasets/fashion_mnist",
+        config=_SILENT,
+    ),
     App(
         "federated-vae",
         "fedvaeexample/server_app.py",
@@ -286,105 +314,145 @@ def make_up(name: str, cache: Path, count: int = 60) -> None:
 
 def tiny_bert(folder: Path) -> None:
     """A BERT with a hidden size of 16 and a vocabulary of `_WORDS`, as a folder of a model."""
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+    from transformers import (
+        BertConfig,
+        BertForSequenceClassification,
+        BertTokenizerFast,  # type: ignore[attr-defined]
+    )
 
     folder.mkdir(parents=True)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS]
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
     BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    size = {
+    size: dict[str, Any] = {
         "hidden_size": 16,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 32,
     }
-    BertForSequenceClassification(
-        BertConfig(vocab_size=len(words), num_labels=2, **size)
-    ).save_pretrained(folder)
+    BertForSequenceClassification(BertConfig(vocab_size=len(words), **size)).save_pretrained(folder)
 
 
-def execute(app: App, folder: Path, config: dict[str, Any]) -> None:
-    """Run an app in this process; where nodes hold their own data, on a grid with their node
-    configs.
+def execute(app: App, folder: Path, config: dict[str, Any], last: int = ROUNDS) -> float:
+    """Run an app in this process, which ends when a client is asked for a round after the last.
+
+    Draws of a client depend on the round and the node alone.
+
+    Returns:
+        The median seconds of a round.
     """
-    from fedmf.flower import InProcessGrid, run_app
-    from fedmf.flower.compat import load_object, server_context
+    from fedmf.flower import InProcessGrid
+    from fedmf.flower.compat import flat_config, load_object, server_context
+    from fedmf.flower.handshake import is_question
+    from fedmf.flower.local_app import seeded_generators
 
-    if not app.prepare:
-        run_app(folder, num_supernodes=app.users, run_config=config, seed=0)
-        return
-    subprocess.run(
-        [sys.executable, folder / app.prepare[0], *app.prepare[1:]], check=True, capture_output=True
-    )
     table = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    config = {**table["config"], **config}
-    server, client = (
-        load_object(table["components"][name], folder) for name in ("serverapp", "clientapp")
-    )
-    nodes = [
-        {"dataset-path": str(Path.cwd() / "datasets" / f"{app.node_data}{i + 1}")}
-        for i in range(app.users)
-    ]
+    config = {**flat_config(table["config"]), **config}
+    seeded_generators([0])
+    server = load_object(table["components"]["serverapp"], folder)
+    client_app = load_object(table["components"]["clientapp"], folder)
+    begun = dict[int, float]()
+
+    def client(message: Message, context: Context) -> Message:
+        if not is_question(message):
+            server_round: Any = message.content.config_records["config"]["server-round"]
+            if server_round > last:
+                os._exit(0)
+            begun.setdefault(server_round, time.monotonic())
+            seeded_generators([server_round, int(context.node_config["partition-id"])])
+        return client_app(message, context)
+
+    nodes = []
+    for number in range(1, app.users + 1):
+        data = {"dataset-path": str(Path.cwd() / "datasets" / f"{app.node_data}{number}")}
+        nodes.append(data if app.node_data else {})
     server(InProcessGrid(client, app.users, config, nodes), server_context(config))
+    return float(np.median(np.diff(list(begun.values()))))
 
 
-def one(app: App, folder: Path) -> dict[str, Any]:
-    """Run an app in this process; what became of it."""
-    import multiprocess
-
-    from fedmf import load_model
+def start(app: App, folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Run the unwrapped and the private app; their seconds a round, or why there are none."""
     from fedmf.errors import ConfigError
 
-    runs = Path.home() / ".fedmf" / "runs"
+    row: dict[str, Any] = {"outcome": "", "good": not app.refused}
+    whole = Path.home() / "whole"
+    try:
+        if not app.refused:
+            row["seconds_a_round"] = round(execute(app, folder, config), 3)
+        os.environ[RUN_DIR] = str(whole)
+        row["seconds_a_round_private"] = round(execute(app, folder, config), 3)
+    except (ImportError, ConfigError) as error:
+        if "No module named" in str(error) or "cannot import name" in str(error):
+            return {"outcome": f"left out: {error}", "good": True}
+        if isinstance(error, ImportError):
+            raise
+        is_right = app.refused and app.refused in str(error) and "\n" not in str(error)
+        return {"outcome": f"refused: {error}", "good": bool(is_right) and not whole.exists()}
+    return row
+
+
+def resume(app: App, folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Continue the interrupted run; whether its model is that of the other run, and loads."""
+    from fedmf import load_model
+
+    run = Path(os.environ[RUN_DIR])
+    execute(app, folder, config)
+    whole = load_model(Path.home() / "whole")
+    arrays = load_model(run)
+    is_same = all(np.array_equal(whole[name], arrays[name]) for name in whole)
+    given = {
+        "np": np,
+        "arrays": arrays,
+        "ndarrays": [np.asarray(value) for value in arrays.values()],
+        "hub": os.environ["HF_HOME"],
+    }
+    exec(app.loads, given)
+    failures = (run / "failures.jsonl").read_text() if (run / "failures.jsonl").exists() else ""
+    outcome = f"private, the model loads{failures and ': a client failed: ' + failures[:200]}"
+    good = not failures and (is_same or not app.is_exact)
+    return {"outcome": outcome, "resumed_is_same": is_same, "good": good}
+
+
+def one(app: App, folder: Path, resumes: bool) -> None:
+    """Run an app in this process, and write what became of it as a line of JSON.
+
+    The first process for an app prepares it, and ends within the run that the second continues.
+    """
+    import multiprocess
+
+    context: Any = multiprocess
+    context.set_start_method("forkserver")  # a fork while JAX has threads may wait for ever
+    context.set_forkserver_preload(["datasets"])
     hub = os.environ["HF_HOME"]
     config = {
         key: str(value).replace("{hub}", hub) if isinstance(value, str) else value
         for key, value in app.config.items()
     }
-    multiprocess.set_start_method(
-        "forkserver"
-    )  # what is forked while JAX has threads may wait for ever
-    multiprocess.set_forkserver_preload(["datasets"])
-    try:
-        if "tiny-bert" in app.loads:
-            tiny_bert(Path(hub) / "tiny-bert")
-        execute(app, folder, config)
-    except ImportError as error:
-        return {"outcome": f"left out: {error}", "good": True}
-    except ConfigError as error:
-        if "No module named" in str(error) or "cannot import name" in str(error):
-            return {"outcome": f"left out: {error}", "good": True}
-        good = (
-            app.refused
-            and app.refused in str(error)
-            and "\n" not in str(error)
-            and not runs.exists()
-        )
-        return {"outcome": f"refused: {error}", "good": bool(good)}
-    (run,) = runs.iterdir()
-    arrays = load_model(run)
-    sys.path.insert(0, str(folder))
-    given = {
-        "np": np,
-        "arrays": arrays,
-        "ndarrays": [np.asarray(value) for value in arrays.values()],
-    }
-    exec(app.loads, given | {"hub": hub})
-    failures = (run / "failures.jsonl").read_text() if (run / "failures.jsonl").exists() else ""
-    outcome = f"private, the model loads{failures and ': a client failed: ' + failures[:200]}"
-    return {"outcome": outcome, "good": not failures and not app.refused}
+    if resumes:
+        os.environ[RUN_DIR] = str(Path.home() / "interrupted")
+        print(json.dumps(resume(app, folder, config)))
+        return
+    if "tiny-bert" in app.loads:
+        tiny_bert(Path(hub) / "tiny-bert")
+    if app.prepare:
+        script = [sys.executable, folder / app.prepare[0], *app.prepare[1:]]
+        subprocess.run(script, check=True, capture_output=True)
+    row = start(app, folder, config)
+    print(json.dumps(row), flush=True)
+    if "seconds_a_round_private" in row:
+        os.environ[RUN_DIR] = str(Path.home() / "interrupted")
+        execute(app, folder, config, last=ROUNDS // 2)
 
 
 def run(number: int, checkout: Path) -> dict[str, Any]:
-    """Run an app in a process of its own."""
+    """Run an app in two processes of its own."""
     app = APPS[number]
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         (place / "home").mkdir()
         folder = place / app.name
         shutil.copytree(checkout / "examples" / app.name, folder)
-        server = folder / app.server
-        server.write_text(app.edited(server.read_text()))
+        app.make_private(folder)
         if app.data:
             make_up(app.data, place / "hub" / "datasets")
         passed = {
@@ -396,18 +464,30 @@ def run(number: int, checkout: Path) -> dict[str, Any]:
             "HOME": str(place / "home"),
             "HF_HOME": str(place / "hub"),
             "HF_HUB_OFFLINE": "1",
+            "WANDB_MODE": "disabled",
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "OMP_NUM_THREADS": "1",
             "PANDAS_FUTURE_INFER_STRING": "0",  # fl-tabular looks for columns of objects
         }
         command = [sys.executable, __file__, str(folder), "--one", str(number)]
-        done = subprocess.run(
-            command, cwd=place, env=environment, capture_output=True, text=True, timeout=300
-        )
-        if done.returncode:
-            return {"outcome": done.stderr.strip().splitlines()[-1], "good": False}
-        return json.loads(done.stdout.splitlines()[-1])
+        row: dict[str, Any] = {}
+        for option in ((), ("--resume",)):
+            done = subprocess.run(
+                [*command, *option],
+                cwd=place,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=600,
+            )
+            if done.returncode:
+                return row | {"outcome": done.stderr.strip().splitlines()[-1], "good": False}
+            lines = [line for line in done.stdout.splitlines() if line.startswith('{"outcome"')]
+            row |= json.loads(lines[-1])
+            if "seconds_a_round_private" not in row:
+                return row
+        return row
 
 
 def main() -> int:
@@ -419,9 +499,10 @@ def main() -> int:
     parser.add_argument("apps", nargs="*", help="names; all by default")
     parser.add_argument("--json", action="store_true", help="one JSON object per app")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one is not None:
-        print(json.dumps(one(APPS[given.one], given.checkout)))
+        one(APPS[given.one], given.checkout, given.resume)
         return 0
     good = True
     for number, app in enumerate(APPS):
@@ -432,6 +513,9 @@ def main() -> int:
         row["seconds"] = round(time.monotonic() - begun, 1)
         good = good and row["good"]
         text = f"{app.name}, {row['strategy']}, {row['seconds']} s: {row['outcome']}"
+        for key in ("resumed_is_same", "seconds_a_round", "seconds_a_round_private"):
+            if key in row:
+                text += f", {key} {row[key]}"
         print(
             json.dumps(row) if given.json else f"{'ok  ' if row['good'] else 'FAIL'} {text}",
             flush=True,
