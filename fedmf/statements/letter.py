@@ -227,8 +227,8 @@ def _things(s: Mapping[str, Any]) -> str:
 
 
 def _points(s: Mapping[str, Any]) -> int:
-    """The largest advantage in points of 100, rounded up."""
-    return math.ceil(100 * advantage(s))
+    """The points of so many right guesses, by the rule that the letter gives."""
+    return 2 * (_right(s) - 50)
 
 
 def _right(s: Mapping[str, Any]) -> int:
@@ -352,7 +352,7 @@ def _strength(s: Mapping[str, Any]) -> Section:
             "Count 50 of 100, a coin, as 0 points: nothing was found out. Count 100 of 100 as 100"
             f" points: everything was. Each further right guess is two points, so {right} of 100"
             f" is {points} points. Experts call this the advantage of the attacker, as they call"
-            " the person who guesses. We call up to {_STRONG} points a strong protection, up to"
+            f" the person who guesses. We call up to {_STRONG} points a strong protection, up to"
             f" {_MODERATE} a moderate one, and more a weak one: this one is {grade}.",
             "This is a limit for the strongest attacker that one can imagine, whatever the attacker"
             " does. It is not a forecast of what will happen.",
