@@ -1,7 +1,8 @@
 """Accuracy with a trusted server, and where each silo adds its own noise (fedmf.flower.Silo).
 
-    python simulations/silos.py digits --out silos-digits.json
-    python simulations/silos.py fashion --data DIR --seeds 3 --out silos-fashion.json
+    python simulations/silos.py digits > digits.jsonl
+    python simulations/silos.py fashion --data DIR --seeds 5 --tuning-seeds 2 > fashion.jsonl
+    python simulations/silos.py table digits.jsonl fashion.jsonl
 
 3,000 people, in 5, 10 or 20 silos of equal size, train a linear model in 100 rounds; DIR has the
 files of ``fetch_data.py fashion-mnist``. Every silo plans for its own people as `Silo` does, with
@@ -17,8 +18,7 @@ import gzip
 import itertools
 import json
 import math
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -48,7 +48,7 @@ SILOS = (5, 10, 20)
 EPSILONS = (2.0, 8.0)
 RATES = (0.03, 0.06, 0.125, 0.25, 0.5, 1.0)
 MOMENTUM = 0.9
-TUNING_SEEDS = (1001, 1002, 1003)
+FIRST_TUNING = 1001
 AWAY = 0.3
 #: Name, absences, division by who came, and the numbers of silos for which it is tried.
 CASES = (
@@ -91,6 +91,14 @@ WAYS = {
     "banded, Balls-in-Bins": Way("banded-toeplitz", "bins"),
 }
 SERVER = "trusted server, "
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """How many seeds are compared, and how many others choose the learning rate."""
+
+    count: int
+    tuning: int
 
 
 @dataclass(frozen=True)
@@ -293,9 +301,10 @@ def trained(
     return 100 * float(hits.float().mean())
 
 
-def tuned(name: str, folder: Path | None, noise: Noise, way: Way, silos: int) -> float:
+def tuned(name: str, folder: Path | None, noise: Noise, way: Way, silos: int, seeds: int) -> float:
     """The learning rate of the server, by the mean accuracy on the tuning images."""
-    people = {seed: images_of(name, folder, seed, tuning=True) for seed in TUNING_SEEDS}
+    tuning = range(FIRST_TUNING, FIRST_TUNING + seeds)
+    people = {seed: images_of(name, folder, seed, tuning=True) for seed in tuning}
 
     def accuracy(rate: float) -> float:
         scores = [
@@ -324,85 +333,94 @@ def prefix_rmse(noise: Noise, silos: int, away: float, draws: int = 20) -> float
     return float(squares[own].sum(dim=1).mean().sqrt())
 
 
-def settings() -> list[tuple[str, int]]:
-    """Names of ways, and numbers of silos; a trusted server is one silo of all people."""
-    listed = [(SERVER + name, 1) for name in ("banded-toeplitz", "banded, Balls-in-Bins")]
-    for silos in SILOS:
-        listed += [(name, silos) for name in WAYS]
-    return listed
+def ways_of(silos: int, names: Sequence[str]) -> list[str]:
+    """The ways that are compared; a trusted server is one silo of all people."""
+    if silos == 1:
+        return [SERVER + name for name in ("banded-toeplitz", "banded, Balls-in-Bins")]
+    return list(names)
 
 
-def compared(name: str, folder: Path | None, seeds: int) -> dict[str, Any]:
-    """All settings of a data set, with and without absences."""
-    torch.set_num_threads(1)
-    dimension = 650 if name == "digits" else 1970
-    people = {seed: images_of(name, folder, seed, tuning=False) for seed in range(seeds)}
-    results = list[Mapping[str, Any]]()
-    for epsilon, (label, silos) in itertools.product(EPSILONS, settings()):
-        began = time.perf_counter()
-        way = WAYS[label.removeprefix(SERVER)]
-        noise = planned(way, epsilon, dimension)
-        rate = tuned(name, folder, noise, way, silos)
-        row: dict[str, Any] = {
-            **{"data": name, "epsilon": epsilon, "mechanism": label, "silos": silos},
-            **{"rate": rate, "bands": noise.bands},
-            **{"prefix_rmse": prefix_rmse(noise, silos, 0.0), "seconds": 0.0},
-        }
-        for key, away, present, counted in CASES:
-            if silos not in counted:
-                continue
+def compared(
+    label: str, silos: int, epsilon: float, name: str, folder: Path | None, seeds: Seeds
+) -> dict[str, Any]:
+    """A way, with and without absences: accuracies on equal seeds."""
+    way = WAYS[label.removeprefix(SERVER)]
+    noise = planned(way, epsilon, 650 if name == "digits" else 1970)
+    rate = tuned(name, folder, noise, way, silos, seeds.tuning)
+    row: dict[str, Any] = {
+        "data": name,
+        "epsilon": epsilon,
+        "mechanism": label,
+        "silos": silos,
+        "rate": rate,
+        "bands": noise.bands,
+        "prefix_rmse": prefix_rmse(noise, silos, 0.0),
+        "prefix_rmse_away": prefix_rmse(noise, silos, AWAY),
+    }
+    people = {seed: images_of(name, folder, seed, tuning=False) for seed in range(seeds.count)}
+    for key, away, present, counted in CASES:
+        if silos in counted:
             row[key] = [
                 trained(images, noise, way.sampling, silos, seed, rate, away, present)
                 for seed, images in people.items()
             ]
-        row["prefix_rmse_away"] = prefix_rmse(noise, silos, AWAY)
-        row["seconds"] = round(time.perf_counter() - began, 1)
-        results.append(row)
-        print(json.dumps(row), flush=True)
-    return {"data": name, "seeds": seeds, "results": results}
+    return row
 
 
-def table(results: list[Mapping[str, Any]], epsilon: float, key: str) -> str:
-    """A table in Markdown: accuracies, and differences from amplified independent noise."""
-    lines = [f"| ε = {epsilon:g}, {key} | {' | '.join(f'{j} silos' for j in SILOS)} |"]
-    lines.append("|---" * (len(SILOS) + 1) + "|")
-    cells = {(row["mechanism"], row["silos"]): row for row in results if row["epsilon"] == epsilon}
-    for name in WAYS:
+def cell(values: list[float], base: list[float]) -> str:
+    """A mean, and its difference from the base on equal seeds."""
+    mean, _ = interval(values)
+    difference, half = interval([a - b for a, b in zip(values, base, strict=True)])
+    if values == base:
+        return f"{mean:.1f}"
+    return f"{mean:.1f} ({difference:+.1f} ± {half:.1f})"
+
+
+def table(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+    """A table in Markdown; differences are from amplified independent noise of as many silos."""
+    columns = sorted({(row["data"], row["epsilon"], row["silos"]) for row in rows if key in row})
+    cells = {
+        (row["mechanism"], row["data"], row["epsilon"], row["silos"]): row[key]
+        for row in rows
+        if key in row
+    }
+    titles = [f"{data}, ε = {epsilon:g}, J = {silos}" for data, epsilon, silos in columns]
+    lines = [f"| {key} | {' | '.join(titles)} |", "|---" * (len(columns) + 1) + "|"]
+    for name in dict.fromkeys(row["mechanism"] for row in rows):
         shown = list[str]()
-        for silos in SILOS:
-            values = cells[name, silos].get(key)
-            if values is None:
+        for column in columns:
+            if (name, *column) not in cells:
                 shown.append("")
                 continue
-            base = cells["independent, amplified", silos][key]
-            mean, _ = interval(values)
-            difference, half = interval([a - b for a, b in zip(values, base, strict=True)])
-            text = f"{mean:.1f}"
-            if values is not base:
-                text += f" ({difference:+.1f} ± {half:.1f})"
-            shown.append(text)
+            values = cells[name, *column]
+            shown.append(cell(values, cells.get(("independent, amplified", *column), values)))
         lines.append(f"| {name} | {' | '.join(shown)} |")
-    for (name, silos), row in cells.items():
-        if silos == 1:
-            mean, half = interval(row["all present"])
-            lines.append(f"| {name} | {mean:.1f} ± {half:.1f} |" + " |" * (len(SILOS) - 1))
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Train, print tables, and write all accuracies."""
+    """Train and print a line of JSON for each setting, or print tables of such lines."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=["digits", "fashion"])
+    parser.add_argument("name", choices=["digits", "fashion", "table"])
+    parser.add_argument("files", type=Path, nargs="*", help="of lines, for table")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    content = compared(arguments.name, arguments.data, arguments.seeds)
-    for epsilon in EPSILONS:
+    parser.add_argument("--tuning-seeds", type=int, default=3)
+    parser.add_argument("--silos", type=int, nargs="+", default=[1, *SILOS])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=EPSILONS)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    chosen = parser.parse_args()
+    if chosen.name == "table":
+        rows = [json.loads(line) for file in chosen.files for line in file.open()]
         for key, *_ in CASES:
-            print(table(content["results"], epsilon, key), end="\n\n")
-    if arguments.out:
-        arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+            print(table(rows, key), end="\n\n")
+        return
+    torch.set_num_threads(1)
+    seeds = Seeds(chosen.seeds, chosen.tuning_seeds)
+    for epsilon, silos in itertools.product(chosen.epsilon, chosen.silos):
+        for label in ways_of(silos, chosen.ways):
+            row = compared(label, silos, epsilon, chosen.name, chosen.data, seeds)
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -237,7 +237,7 @@ def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
     assert re.fullmatch(r"[\d.]+ MiB: 3 stored vectors", said["memory of noise"])
     assert "ms: local training" in said["time of a round"]
     assert re.match(r"\d+ s: 12 rounds, and \d+ evaluations", said["time of the run"])
-    assert re.match(r"\d{3,} MiB: libraries, data", said["memory of the process"])
+    assert re.match(r"[\d,]{3,} MiB: libraries, data", said["memory of the process"])
     assert re.match(r"\d+ of \d+ cores in use", said["faster"])
     small = NoiseAndSignal(plan, 100_000).advice
     assert small is not None

@@ -88,8 +88,10 @@ def _answer(silo: Silo, message: Message) -> Message:
         )
     model = dict[str, NDArray[Any]]()
     layout = silo.layout
-    for name, shape, dtype in zip(layout.names, layout.shapes, layout.dtypes, strict=True):
-        model[name] = checked_array(arrays[name], name, (dtype,), shape)
+    expected = dict(zip(layout.names, zip(layout.dtypes, layout.shapes, strict=True), strict=True))
+    for name, array in arrays.items():
+        dtype, shape = expected[name]
+        model[name] = checked_array(array, name, (dtype,), shape)
     server_round = config[_ROUND]
     if not isinstance(server_round, int):
         raise ConfigError(f"{_ROUND} must be an integer; got {server_round!r:.40}.")
@@ -112,8 +114,8 @@ class SiloSums(Strategy):
             silos of a round and has the server rule.
         training: the name of the training, as in the file of each silo.
         clip_norm: ζ, as in the file of each silo.
-        users_per_round: the number by which sums are divided; None for the planned users of the
-            silos that answer.
+        users_per_round: the number by which sums are divided: the planned users of all silos. None
+            for those of the silos that answer; correlated noise then cancels less.
         frozen, tied: as for `Silo`.
 
     Raises:
@@ -126,7 +128,7 @@ class SiloSums(Strategy):
         *,
         training: str,
         clip_norm: float,
-        users_per_round: int | None = None,
+        users_per_round: int | None,
         frozen: tuple[str, ...] = (),
         tied: bool | None = None,
     ) -> None:

@@ -170,7 +170,7 @@ def replay(seen: Seen, optimizer: ServerOptimizer, task: Task | None = None) -> 
             share = float(mean(seen.integers[domain.name][t], unit, m))
             states[each.name] = each.after(t, share, states[each.name])
             zeta = each.clip_norm(states[each.name]) or zeta
-            row |= each.metrics(states[each.name])
+            row |= each.metrics(states[each.name], noise_std=0.0)
         row["epsilon"] = plan.epsilon_after(t + 1)
         assert seen.rows[t + 1] == row, f"round {t}"
     assert len(seen.models) == plan.participation.rounds

@@ -194,17 +194,22 @@ def test_an_older_copy_is_refused(tmp_path: Path) -> None:
         silo.answer(TRAINING, 2, start(5))
 
 
+#: The integers of an answer, or the text of an error.
+Heard = NDArray[np.int64] | str
 #: Rounds of a hostile server: it skips, reorders, lies, and asks again and again.
 LABELS = (5, 5, -3, 2**62, 5, 1, 2, 3, 4, 2, 6, 7, 8, 9)
 
 
-def hostile(asking: Asking, dimension: int) -> list[NDArray[np.int64] | str]:
-    """Everything that a server may try, the same in each world; models follow from nothing."""
+def hostile(asking: Asking, dimension: int) -> tuple[list[Heard], list[Heard]]:
+    """Everything that a server may try, the same in each world, while releases are left.
+
+    Returns:
+        What is heard of requests that no silo may answer, and of `LABELS`.
+    """
     model = start(dimension)
     other = {**model, "w": model["w"] + 1}
-    heard = list[NDArray[np.int64] | str]()
-    for label in LABELS:
-        heard.append(asking.ask(label, model))
+    answered = [asking.ask(label, model) for label in LABELS[:2]]
+    refused = list[Heard]()
     changes: dict[str, Any]
     for changes in (
         {"training": "another"},
@@ -212,7 +217,7 @@ def hostile(asking: Asking, dimension: int) -> list[NDArray[np.int64] | str]:
         {"clip_norm": 100.0},
         {"clip_norm": None},
     ):
-        heard.append(asking.ask(20, model, **changes))
+        refused.append(asking.ask(20, model, **changes))
     for wrong in (
         {**model, "w": np.zeros(dimension + 1, np.float32)},
         {**model, "w": np.zeros(dimension)},
@@ -222,10 +227,11 @@ def hostile(asking: Asking, dimension: int) -> list[NDArray[np.int64] | str]:
         {"w": model["w"]},
         {},
     ):
-        heard.append(asking.ask(21, wrong))
-    heard += [asking.ask(5, other), asking.ask("5", model), asking.ask(None, model)]
-    heard += [asking.ask(22, model, MessageType.EVALUATE), asking.ask(22, model, MessageType.QUERY)]
-    return heard
+        refused.append(asking.ask(21, wrong))
+    refused += [asking.ask(5, other), asking.ask("5", model), asking.ask(None, model)]
+    refused += [asking.ask(23, model, kind) for kind in (MessageType.EVALUATE, MessageType.QUERY)]
+    answered += [asking.ask(label, model) for label in LABELS[2:]]
+    return refused, answered
 
 
 #: What a hostile run config says.
@@ -241,18 +247,17 @@ RUN_CONFIG = {
 def test_a_hostile_server_gets_one_private_run(tmp_path: Path) -> None:
     file = silo_file(tmp_path, privacy="")
     asking = Asking(lambda _: small_silo(file, 6), RUN_CONFIG)
-    heard = hostile(asking, 6)
+    refused, answered = hostile(asking, 6)
+    assert all(isinstance(text, str) for text in refused)
+    assert refused[:-2] == [REFUSAL] * (len(refused) - 2)  # the last are Flower's: no function
     by_label = dict[int, NDArray[np.int64]]()
-    for label, sent in zip(LABELS, heard, strict=False):
+    for label, sent in zip(LABELS, answered, strict=True):
         if len(by_label) == ROUNDS and label not in by_label:
             assert sent == REFUSAL
         else:
             assert isinstance(sent, np.ndarray)
             assert np.array_equal(by_label.setdefault(label, sent), sent)
     assert len(by_label) == ROUNDS
-    for refused in heard[len(LABELS) : -2]:
-        assert refused == REFUSAL
-    assert all(isinstance(refused, str) for refused in heard[-2:])  # Flower's own: no such function
     said = account(tmp_path / "silo").to_dict()
     assert said["rounds_released"] == ROUNDS
     assert said["actual_max_participations"] <= said["max_participations"] == 3

@@ -122,6 +122,7 @@ def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path
         return user == 5 if t < 3 else t >= 6 and user % 2 == 0
 
     run = available_run(min_separation=2, max_participations=6)
+    run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, min_users=1))
     reports = carried_out(tmp_path / "run", run, there)
     assert [(report.cohort_size, report.present) for report in reports] == [
         (1, 1),

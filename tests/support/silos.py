@@ -94,7 +94,7 @@ class Asking:
         """The integers of a reply, or the text of its error; a key with the value None is left
         out.
         """
-        values = {"server-round": server_round, "training": TRAINING, "clip-norm": CLIP, **changes}
+        values = {"server_round": server_round, "training": TRAINING, "clip_norm": CLIP, **changes}
         config = ConfigRecord(
             {key.replace("_", "-"): v for key, v in values.items() if v is not None}
         )

@@ -229,7 +229,7 @@ def _tables(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _task(given: Mapping[str, Mapping[str, Any]]) -> NamedTask | FunctionTask:
     kind = given["task"].get("kind", next(iter(NAMED_TASKS)))
-    if kind in NAMED_TASKS:
+    if isinstance(kind, str) and kind in NAMED_TASKS:
         data = _value("data", given["data"])
         model = _value("model", given["model"])
         _value("task", given["task"])  # only to check that it has no other key

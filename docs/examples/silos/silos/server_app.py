@@ -16,6 +16,7 @@ def main(grid: Grid, context: Context) -> None:
         FedAvgM(server_momentum=0.5, min_train_nodes=1, min_available_nodes=1),
         training="doses",
         clip_norm=0.5,
+        users_per_round=150,
     )
     result = strategy.start(
         grid,

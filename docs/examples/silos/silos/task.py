@@ -36,7 +36,7 @@ def patients_of(file: str) -> dict[str, np.ndarray]:
     """Return age, dose and effect of each patient; ids in their order."""
     table = pd.read_csv(file, dtype={"patient": str})
     columns = ["age", "dose", "effect"]
-    return {user: rows[columns].to_numpy() for user, rows in table.groupby("patient")}
+    return {str(user): rows[columns].to_numpy() for user, rows in table.groupby("patient")}
 
 
 def trained(model: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
