@@ -175,7 +175,7 @@ def test_if_every_node_fails_the_likely_cause_is_in_the_error(claimed: Claimed) 
     cause = f"every node that answered (2) failed the handshake: {users.remedy}"  # type: ignore
     elsewhere: Any = Cohort(world, world.get_node_ids())
     with pytest.raises(RuntimeError, match=re.escape(cause)):
-        users.gather(elsewhere, timeout=60.0)
+        users.gather(elsewhere, timeout=5.0)
     told = [line.partition(":")[0] for line in lines]
     assert sorted(told) == [
         f"node {FIRST} failed the handshake",
