@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import textwrap
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -166,7 +167,8 @@ class Value:
     """A frozen dataclass of one kind among several that may stand in the same place.
 
     Its fields are strings, numbers, Booleans, None, or tuples of strings or integers, each with a
-    default, so that it can be written in a configuration table.
+    default, so that it can be written in a configuration table. Their descriptions become the
+    arguments in the docstring of the class.
 
     Raises:
         ValueError: a field of another type or out of its range.
@@ -174,6 +176,11 @@ class Value:
 
     #: The name by which configurations and records choose it.
     kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__doc__ and "Args:" not in cls.__doc__:
+            cls.__doc__ = _with_arguments(cls, inspect.cleandoc(cls.__doc__))
 
     def __post_init__(self) -> None:
         for name, field in fields_of(type(self)).items():
@@ -199,6 +206,20 @@ def fields_of(cls: type[Value]) -> Mapping[str, ValueField]:
             hint, info = _annotation(cls, field.name)
             fields[field.name] = ValueField(field.name, hint, field.default, info)
     return types.MappingProxyType(fields)
+
+
+def _with_arguments(cls: type[Value], docstring: str) -> str:
+    """The docstring of a class with the descriptions of its fields."""
+    lines = list[str]()
+    names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in _annotations(base))
+    for name in names:
+        _, info = _annotation(cls, name)
+        if info.description:
+            line = f"    {name}: {info.description}."
+            lines.append(textwrap.fill(line, 100, subsequent_indent=" " * 8))
+    if not lines:
+        return docstring
+    return "\n".join([docstring, "", "Args:", *lines, ""])
 
 
 def _annotation(cls: type[Value], name: str) -> tuple[Any, FieldInfo]:

@@ -2,13 +2,16 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.command_line import one_line
 
 import fedmf
+from fedmf.cli import design_picture
 from fedmf.cli.app import run
+from fedmf.figures import new_figure
 from fedmf.mechanisms.design import DEFAULT_MECHANISMS, design, recommended
 from fedmf.participation import Participation
 
@@ -111,6 +114,24 @@ def test_the_default_of_runs_is_recommended_where_the_benchmark_was_run() -> Non
     for n, k, b in ((300, 10, 30), (120, 12, 10)):
         rows = design(Participation(n, k, b), ["cgd", "bisr", "blt", "banded-toeplitz"])
         assert recommended(rows)["mechanism"] == fedmf.Run().mechanism
+
+
+def test_where_users_join_every_round_the_best_diagonal_is_recommended() -> None:
+    rows = design(Participation(32, 32, 1), ["identity", "banded-toeplitz", "optimal-diagonal"])
+    assert recommended(rows)["mechanism"] == "optimal-diagonal"
+    assert rows[2]["objective_error"] < rows[0]["objective_error"] / 1.05
+
+
+def test_all_texts_of_the_picture_are_inside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest bar has the longest label."""
+    figure = new_figure(9, 3)
+    monkeypatch.setattr(design_picture, "new_figure", lambda *_: figure)
+    rows = design(Participation(32, 4, 8), ["bisr", "identity"], 8.0, 1e-3)
+    design_picture.draw_comparison([*rows[:1], rows[0]], tmp_path / "all.svg", compared=True)
+    texts = figure.get_tightbbox()
+    assert 0 <= texts.x0 < texts.x1 <= figure.bbox_inches.x1
 
 
 def test_users_and_a_budget_compare_cohorts_too(capsys: pytest.CaptureFixture[str]) -> None:

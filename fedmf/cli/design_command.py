@@ -135,6 +135,7 @@ def design(
         from fedmf.cli.design_picture import draw_comparison
 
         draw_comparison(ranked, plot, compared=not mechanism)
+        typer.echo(f"Wrote {plot}", err=True)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return

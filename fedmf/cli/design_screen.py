@@ -54,21 +54,25 @@ def show_comparison(
 
 def _recommendation(rows: Sequence[dict[str, Any]]) -> str:
     """Return the recommended mechanism of a comparison with its price and the reason."""
-    from fedmf.mechanisms.design import NEGLIGIBLE, recommended
+    from fedmf.mechanisms.design import NEGLIGIBLE, is_entrywise, recommended
 
     best = min(rows, key=lambda row: row["objective_error"])
     row = recommended(rows)
     above = "the best"
-    if row is not best:
-        percent = 100 * (row["objective_error"] / best["objective_error"] - 1)
+    percent = 100 * (row["objective_error"] / best["objective_error"] - 1)
+    if percent >= 0.05:
         above = f"{percent:.1f} % above the best ({best['mechanism']})"
-    vectors = f"{row['memory_vectors']} stored vectors"
-    if row["regenerated_vectors"]:
-        vectors += f", {row['regenerated_vectors']} drawn again in each round"
+    yardsticks = [each["mechanism"] for each in rows if is_entrywise(each)]
+    others = ""
+    if yardsticks and not is_entrywise(row):
+        others = (
+            f" without {' and '.join(yardsticks)}, which are only yardsticks: every entry of C is"
+            " searched for this setting alone"
+        )
     return (
-        f"Recommended: {row['mechanism']}, {above}, {vectors}, because its noise is the fastest"
-        f" ({row['nanoseconds_per_coordinate']:.0f} ns per parameter) of the mechanisms with few"
-        f" coefficients and nearly the same error ({100 * NEGLIGIBLE:g} %)."
+        f"Recommended: {row['mechanism']}, {above}, memory {memory(row)}, because its noise is the"
+        f" fastest ({row['nanoseconds_per_coordinate']:.0f} ns per parameter) within"
+        f" {100 * NEGLIGIBLE:g} % of the smallest error{others}."
     )
 
 

@@ -110,8 +110,10 @@ class GridClients(Clients):
             least = self.min_users
         try:
             self.nodes.gather(self.grid, self._timeout, self.waiting.handshake_timeout, least)
-        finally:
+        except RuntimeError:  # too few users are served
             self._note_unserved()
+            raise
+        self._note_unserved()
 
     def _note_unserved(self) -> None:
         """Name the users whom no node serves to the operator, in the log and in a file."""

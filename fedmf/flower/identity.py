@@ -227,11 +227,13 @@ class _Handshake:
         attempts: number of questions; `_ATTEMPTS` once its answer is valid, so that no more follow.
         not_before: time of the next question, at the earliest.
         answered: whether any answer arrived.
+        fault: why its last answer names no users; empty if it does.
     """
 
     attempts: int = 0
     not_before: float = 0.0
     answered: bool = False
+    fault: str = ""
 
 
 class ClientReportedIdentity(ClaimedUsers):
@@ -250,6 +252,8 @@ class ClientReportedIdentity(ClaimedUsers):
     """
 
     words = "as nodes say (user_id_mod)"
+    #: The question for the operator if no node names its users.
+    remedy: ClassVar[str] = "does the ClientApp have mods=[user_id_mod()]?"
     #: Type of the question: mods see no query for which the app has no function.
     question_type: ClassVar[str] = MessageType.TRAIN
 
@@ -288,10 +292,15 @@ class ClientReportedIdentity(ClaimedUsers):
         self._ask(grid, time.monotonic())
         if not self._sent:
             return
+        new_faults = list[str]()
         for reply in self._pull_from(grid)(list(self._sent)):
             node = self._sent.pop(reply.metadata.reply_to_message_id, None)
             if node is not None:
-                self._hear(node, reply)
+                new_faults += self._hear(node, reply)
+        if isinstance(grid, InProcessGrid) and self._failed:  # it has no other nodes
+            raise ConfigError(self._failed)
+        for fault in new_faults:
+            self.report(fault)
 
     def _pull_from(self, grid: Grid) -> Pull:
         """Return one pull for all looks at a grid: a link announces each answer only once."""
@@ -318,31 +327,49 @@ class ClientReportedIdentity(ClaimedUsers):
             handshake.not_before = now + _AFTER_NONE * 2**handshake.attempts
             handshake.attempts += 1
 
-    def _hear(self, node: int, reply: Message) -> None:
-        """Record the claims in the reply of a node, or report why they are rejected."""
+    def _hear(self, node: int, reply: Message) -> list[str]:
+        """Record the claims in the reply of a node; returns a line about its first fault."""
         handshake = self._handshakes[node]
         handshake.not_before = time.monotonic() + _AFTER_BAD * 2 ** (handshake.attempts - 1)
         if not arrived(reply):
-            return
+            return []
         handshake.answered = True
+        is_first = not handshake.fault
+        handshake.fault = ""
         try:
-            self._claims_since.append((node, self._claimed(node, reply)))
+            users = served_users(reply)
+            if users is None:
+                handshake.fault = "its client app does not report its users"
+            self._claims_since.append((node, self._claimed(node, users or ())))
             handshake.attempts = _ATTEMPTS
         except RejectedReply as error:
-            self.report(f"node {node} failed the handshake: {error.fault}")
+            handshake.fault = error.fault
         except Exception:  # the bytes are untrusted, and so is the error
-            self.report(f"node {node} failed the handshake: its answer cannot be read")
+            handshake.fault = "its answer cannot be read"
+        if handshake.fault and is_first:
+            return [f"node {node} failed the handshake: {handshake.fault}"]
+        return []
 
-    def _claimed(self, node: int, reply: Message) -> Collection[str]:
-        """Return the users that an answer claims and that the node may serve; possibly none.
+    @property
+    def _failed(self) -> str:
+        """The likely cause if every node that answered failed the handshake; empty otherwise."""
+        answered = [handshake for handshake in self._handshakes.values() if handshake.answered]
+        if not answered or not all(handshake.fault for handshake in answered):
+            return ""
+        return f"every node that answered ({len(answered)}) failed the handshake: {self.remedy}"
+
+    def _status(self, grid: Grid) -> str:
+        status = super()._status(grid)
+        if self._failed:
+            status += f"; {self._failed}"
+        return status
+
+    def _claimed(self, node: int, users: Sequence[str]) -> Collection[str]:
+        """Return the users of an answer that the node may serve; possibly none.
 
         Raises:
-            RejectedReply: the reply is no valid answer, and the node is asked again.
+            RejectedReply: it claims too many users, and the node is asked again.
         """
-        users = served_users(reply)
-        if users is None:
-            self.report(f"node {node} does not report its users: add user_id_mod to its client app")
-            return ()
         if len(users) > self._most_claims:
             rule = f"reply must claim at most {self._most_claims} users"
             raise RejectedReply(f"{rule}; it claims {len(users)}", rule)
@@ -377,5 +404,6 @@ class ClientReportedIdentity(ClaimedUsers):
 class Population(ClientReportedIdentity):
     """Nodes report their users with fedmf's own client app; a node may serve several users."""
 
+    remedy = "do the nodes run fedmf's own client app?"
     question_type = MessageType.QUERY
     several = True

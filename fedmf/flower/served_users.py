@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 _log = logging.getLogger("fedmf")
 #: Seconds between two looks for nodes.
 _PAUSE = 0.2
-#: Seconds before the first report that users are missing, and between two reports.
+#: Seconds before the first report that users are missing, and between two that differ.
 _FIRST_REPORT = 2.0
 _BETWEEN_REPORTS = 10.0
 #: Most lines that one look for nodes reports.
@@ -124,6 +124,7 @@ class ServedUsers(ABC):
         """
         start = time.monotonic()
         next_report = _FIRST_REPORT
+        reported = ""
         are_named = False
         if limit is None or limit > timeout:
             limit = timeout
@@ -139,7 +140,10 @@ class ServedUsers(ABC):
                     break
             if waited >= next_report:
                 next_report = waited + _BETWEEN_REPORTS
-                self.report(f"waiting for users: {self._status(grid)}")
+                status = self._status(grid)
+                if status != reported:
+                    self.report(f"waiting for users: {status}")
+                reported = status
             if waited >= limit and not are_named:
                 are_named = True
                 _log.warning(

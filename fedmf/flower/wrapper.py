@@ -502,16 +502,42 @@ class CorrelatedNoise:
         about_evaluation = _EVALUATION if evaluates else _NO_EVALUATION
         say(f"{type(self.inner).__name__} made private; {about_evaluation}")
         say_plan(session)
+        say(self._sampling(session))
         for line in parts_without_effect(self.inner, evaluates):
             warn(line)
         callbacks = AppCallbacks(session, clients, result, evaluate_fn, should_stop, on_round)
         loop = TrainingLoop(session, clients, callbacks.after_round, callbacks.evaluate)
-        with without_client_errors():
-            loop.run(num_rounds)
+        try:
+            with without_client_errors():
+                loop.run(num_rounds)
+        except KeyboardInterrupt:
+            say(self._interrupted(session))
+            raise
         self.stopped = callbacks.stopped
         self._is_restored = True
         result.arrays = clients.arrays
         return result
+
+    def _sampling(self, session: Session) -> str:
+        """Return how many users take part with which weight, whatever the strategy states."""
+        users = self.identity.users
+        planned = session.plan.users_per_round
+        on_average = " on average" if session.run.cohorts.secret else ""
+        unused = f"{self.inner.weighted_by_key} has"
+        stated = max(int(users * self.inner.fraction_train), self.inner.min_train_nodes)
+        if stated != planned:
+            unused = f"fraction_train, min_train_nodes and {self.inner.weighted_by_key} have"
+        return (
+            f"{planned} of {users} users take part in each round{on_average}, with equal weight;"
+            f" {unused} no effect"
+        )
+
+    def _interrupted(self, session: Session) -> str:
+        """Return after which round a signal stopped the run, and how it is continued."""
+        after = f"interrupted after round {session.server.t} of {session.server.horizon}"
+        if not self.identity.resumable:
+            return f"{after}; it cannot be continued, since virtual nodes are new after a restart"
+        return f"{after}; the same call continues the run in {self.run_dir}"
 
     def _remember(self, session: Session, train_config: ConfigRecord) -> None:
         """Commit the memory of the strategy with each round; restore it if the run is continued.
@@ -635,7 +661,7 @@ def put_client_metrics(result: Result, session: Session, server_round: int) -> N
 
 
 def parts_without_effect(inner: FedAvg, evaluates: bool = False) -> Iterator[str]:
-    """Yield a line for each part of a strategy that is never called, with the remedy.
+    """Yield a line for each part of a strategy that is not called as in Flower, with the remedy.
 
     Args:
         inner: the wrapped strategy.
@@ -652,6 +678,11 @@ def parts_without_effect(inner: FedAvg, evaluates: bool = False) -> Iterator[str
             continue
         if getattr(type(inner), method) is not getattr(base, method):
             yield f"{type(inner).__name__}.{method} is never called: {why}"
+    if type(inner).aggregate_train is not base.aggregate_train:
+        yield (
+            f"{type(inner).__name__}.aggregate_train is called before a round is committed: it must"
+            " neither save nor send what it sees; save models in on_round"
+        )
     if inner.train_metrics_aggr_fn is not aggregate_metricrecords:
         yield (
             "train_metrics_aggr_fn is not called: metrics that clients report of training carry no"
@@ -667,12 +698,15 @@ def _run_directory(run_dir: str | Path | None, resumable: bool) -> Path:
     path = Path(run_dir).expanduser().resolve()
     if resumable or not (path / LEDGER).is_file():
         return path
-    number = 2
-    while path.with_name(f"{path.name}-{number}").exists():
-        number += 1
-    new_path = path.with_name(f"{path.name}-{number}")
+    earlier = [str(path)]
+    new_path = path.with_name(f"{path.name}-2")
+    while new_path.exists():
+        earlier.append(str(new_path))
+        new_path = path.with_name(f"{path.name}-{len(earlier) + 1}")
     warn(
         f"{path} contains a simulation with nodes that no longer exist; this run is stored in"
-        f" {new_path}. On the same users their epsilons add up: fedmf account {path} {new_path}"
+        f" {new_path}. On the same users their epsilons add up: fedmf account {' '.join(earlier)}"
+        f" {new_path}. With mods=[user_id_mod()] and users=ClientReportedIdentity(...), a run can"
+        " be continued"
     )
     return new_path

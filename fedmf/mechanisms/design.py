@@ -72,7 +72,8 @@ def design(
     Args:
         participation: (n, k, b).
         mechanisms: names, or choices such as `GivenFactorization(C)`; rows are in this order. By
-            default, those of `DEFAULT_MECHANISMS` that take seconds at the horizon, best first.
+            default, those of `DEFAULT_MECHANISMS` that take seconds at the horizon, and at b = 1
+            `optimal-diagonal`, best first.
         epsilon: ε of the budget; give both ε and δ or neither.
         delta: δ of the budget.
         adjacency: "zero-out" or "replace-one".
@@ -155,7 +156,7 @@ def design(
         choices = _choices(mechanisms, given, participation.rounds)
         required = [True] * len(choices)
         return rows_of(choices, required, table.row, processes, progress, arrived)
-    names = _compared(queries, sampling, all_mechanisms)
+    names = _compared(queries, participation, sampling, all_mechanisms)
     choices = _choices(names, given, participation.rounds)
     # Parameters that the caller fixed must be possible; those of a comparison need not be.
     required = [bool(choice.params) for choice in choices]
@@ -202,16 +203,16 @@ def recommended(rows: Sequence[Row]) -> Row:
     """The row with the fastest noise among those of nearly the smallest error.
 
     Mechanisms that optimise every entry of C do not count, unless there are no others: they show
-    what is possible, and take minutes in longer runs. Of the others, those within 5 % of their
-    smallest error are compared, and of equally fast ones the one with the smallest error is taken.
+    what is possible for this contract alone. Of the others, those within 5 % of their smallest
+    error are compared, and of equally fast ones the one with the smallest error is taken.
     """
-    candidates = [row for row in rows if not _is_entrywise(row)] or rows
+    candidates = [row for row in rows if not is_entrywise(row)] or rows
     least = min(row["objective_error"] for row in candidates)
     near = [row for row in candidates if row["objective_error"] <= least * (1 + NEGLIGIBLE)]
     return min(near, key=lambda row: (row["nanoseconds_per_coordinate"], row["objective_error"]))
 
 
-def _is_entrywise(row: Row) -> bool:
+def is_entrywise(row: Row) -> bool:
     """Whether every entry of the row's C is free; False for a C of the caller's own."""
     try:
         return variant_of(row["mechanism"]).family.entrywise
@@ -219,15 +220,20 @@ def _is_entrywise(row: Row) -> bool:
         return False
 
 
-def _compared(queries: ToeplitzWorkload, sampling: str, all_mechanisms: bool) -> list[str]:
+def _compared(
+    queries: ToeplitzWorkload, participation: Participation, sampling: str, all_mechanisms: bool
+) -> list[str]:
     """The names of a comparison without names.
 
+    `optimal-diagonal` is one where users may join every round: correlation gains nothing there.
     Of all mechanisms, those that depend on learning rates are compared only where there are any,
     and normalised variants only where a row does not take minutes.
     """
     names = names_to_compare(queries.rounds)
+    if participation.min_separation == 1 and sampling == "none":
+        names.append("optimal-diagonal")
     if not all_mechanisms:
-        return [name for name in names if name in DEFAULT_MECHANISMS]
+        return [name for name in names if name in (*DEFAULT_MECHANISMS, "optimal-diagonal")]
     if queries.column_weights is None:
         names = [name for name in names if "alpha" not in accepted_parameters(name)]
     if sampling != "none":

@@ -154,6 +154,11 @@ class RunHeader:
         return self.run.get("task", {}).get("kind") == "silo"
 
     @property
+    def trains_elsewhere(self) -> bool:
+        """True if a Flower app or another program trains the users, with code of its own."""
+        return self.run.get("task", {}).get("kind") in ("flower-app", "aggregator")
+
+    @property
     def unit(self) -> Unit:
         """The unit of protection."""
         return UNITS[self.plan.unit]

@@ -84,10 +84,13 @@ _ASSUMPTIONS: Final = (
         "what a client or a custom function computes for one {one} depends only on that {one}'s own"
         " data, on what it kept of them from earlier rounds (a personal layer, the state of an"
         " optimizer), on released models and on public values, and on nothing of other {many}: no"
-        " moving average in a Python attribute, cache or random generator is shared between {many}."
-        " Before a simulation, a test rejects functions that are seen to remember, but it cannot"
-        " prove that none does"
+        " moving average in a Python attribute, cache or random generator is shared between {many}"
     ),
+)
+#: For runs that fedmf trains itself.
+_TESTED: Final = (
+    ". Before a simulation, a test rejects functions that are seen to remember, but it cannot prove"
+    " that none does"
 )
 _SHARED_WORKERS: Final = (
     "the system kills no worker process because of {a}'s data, for example because they need too"
@@ -262,6 +265,8 @@ def _assumptions(header: RunHeader) -> list[str]:
         assumptions.append(_SECRECY)
     assumptions.append(header.unit.distinct)
     assumptions += header.unit.say_all(_ASSUMPTIONS)
+    if not header.trains_elsewhere:
+        assumptions[-1] += _TESTED
     if workers or shared:
         assumptions += [say(_SHARED_WORKERS), say(_INEXACT_GROUPS)]
     if shared:

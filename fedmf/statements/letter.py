@@ -242,8 +242,8 @@ def _things(s: Mapping[str, Any]) -> str:
 
 
 def _points(s: Mapping[str, Any]) -> int:
-    """The largest advantage in points of 100, rounded up."""
-    return math.ceil(100 * advantage(s))
+    """The points of so many right guesses, by the rule that the letter gives."""
+    return 2 * (_right(s) - 50)
 
 
 def _right(s: Mapping[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import dp_accounting
@@ -33,6 +34,15 @@ def epsilon_of(rounds, released, header: RunHeader) -> float:
     movement = plan.clip_norm * plan.rounding.movement
     moved = factor * plan.clip_norm * shift + movement
     return dp_accounting.get_epsilon_gaussian(plan.noise_std / moved, DELTA)
+
+
+@pytest.mark.parametrize(("kind", "tested"), [("classification", True), ("flower-app", False)])
+def test_only_functions_that_fedmf_runs_are_said_to_be_tested(path, kind, tested):
+    header = make_header()
+    record(path, dataclasses.replace(header, run={**header.run, "task": {"kind": kind}}), [])
+    assumptions = " ".join(read(path).to_dict()["assumptions"])
+    assert "is shared between users" in assumptions
+    assert ("a test rejects functions" in assumptions) == tested
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])

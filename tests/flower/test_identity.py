@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,6 +168,27 @@ def test_a_node_that_fails_is_asked_again_a_bounded_number_of_times(claimed: Cla
     assert [world.asked.count(node) for node in (0, 1, 2)] == [2, 1, 6]
 
 
+def test_if_every_node_fails_the_likely_cause_is_in_the_error(claimed: Claimed) -> None:
+    """A deployment waits for other nodes, with a line for each; in one process there are none."""
+    users, lines = claimed
+    world = World({0: OSError("no"), 1: RecordDict()}, [0, 1])
+    cause = f"every node that answered (2) failed the handshake: {users.remedy}"  # type: ignore
+    elsewhere: Any = Cohort(world, world.get_node_ids())
+    with pytest.raises(RuntimeError, match=re.escape(cause)):
+        users.gather(elsewhere, timeout=5.0)
+    told = [line.partition(":")[0] for line in lines]
+    assert sorted(told) == [
+        f"node {FIRST} failed the handshake",
+        f"node {FIRST + 1} failed the handshake",
+        "waiting for users",
+    ]
+    lines.clear()
+    other = type(users)(USER_LIST, lines.append)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=re.escape(cause)):
+        other.gather(world, timeout=60.0)
+    assert not lines
+
+
 def test_a_silent_node_is_waited_for_before_the_first_round_alone(
     claimed: Claimed, own_time
 ) -> None:  # type: ignore[no-untyped-def]
@@ -208,14 +230,14 @@ def test_virtual_nodes_that_are_too_few_are_waited_for_as_long_as_a_handshake(
 
 
 def test_pauses_between_handshakes_double(own_time) -> None:  # type: ignore[no-untyped-def]
-    world = World({0: OSError("no")}, [0])
+    world = World({0: OSError("no"), 1: "bob"}, [0, 1])
     users = Population(USER_LIST)
     times = list[int]()
     for second in range(100):
         own_time.now = float(second)
-        before = len(world.asked)
+        before = world.asked.count(0)
         users.refresh(world)
-        times += [second] * (len(world.asked) - before)
+        times += [second] * (world.asked.count(0) - before)
     assert times == [0, 1, 3, 7, 15, 31]
 
 

@@ -370,9 +370,13 @@ def test_the_screen_has_what_is_public_and_what_will_not_happen(
     released(strategy, evaluate_fn=lambda t, _: MetricRecord({"length": float(t)}))
     lines = said()
     assert any(line.startswith("fedmf: Saving.start is never called: ") for line in lines)
+    assert any("Saving.aggregate_train is called before a round is" in line for line in lines)
     assert not any("configure_evaluate" in line or "train_metrics" in line for line in lines)
     assert sum("made private; clients are not asked to evaluate" in line for line in lines) == 1
     assert any("hardly anything can be learned" in line for line in lines)
+    unused = "fraction_train, min_train_nodes and num-examples have no effect"
+    sampling = f"{COHORT} of {USERS} users take part in each round, with equal weight; {unused}"
+    assert lines.count(f"fedmf: {sampling}") == 1
     rounds = [line for line in lines if re.match(r"fedmf: round \d+/", line)]
     assert len(rounds) == ROUNDS + 1
     assert all("length " in line for line in rounds)
@@ -446,12 +450,31 @@ def test_a_simulation_that_is_there_gets_company_and_a_sentence(
     """Its nodes are gone, so it cannot go on: nothing of it is touched."""
     whole = flat(released(private(FedAvg(), tmp_path / "run")))
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    earlier = [str(tmp_path / "run")]
     for number in (2, 3):
         again = private(FedAvg(), tmp_path / "run")
         assert again.run_dir == tmp_path / f"run-{number}"
         assert np.array_equal(flat(released(again)), whole)
-        assert any(line.endswith(f"account {tmp_path / 'run'} {again.run_dir}") for line in said())
+        earlier.append(str(again.run_dir))
+        assert any(f"account {' '.join(earlier)}. With mods=" in line for line in said())
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+
+
+def test_an_interrupted_run_says_how_it_continues(
+    said: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    def interrupt(record: Any) -> None:
+        if record.rounds == 2:
+            raise KeyboardInterrupt
+
+    grid = InProcessGrid(saying(lambda user, _: update_of(user)), nodes=USERS)
+    named = {"users": ClientReportedIdentity(USER_LIST)}
+    for name, options, advice in (("named", named, "the same call"), ("new", {}, "it cannot be")):
+        strategy = private(FedAvg(), tmp_path / name, **options)
+        with pytest.raises(KeyboardInterrupt):
+            released(strategy, grid, on_round=interrupt)
+        strategy.close()
+        assert said()[-1].startswith(f"fedmf: interrupted after round 2 of {ROUNDS}; {advice}")
 
 
 @pytest.mark.parametrize(
