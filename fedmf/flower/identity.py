@@ -356,7 +356,10 @@ class ClientReportedIdentity(ClaimedUsers):
         answered = [handshake for handshake in self._handshakes.values() if handshake.answered]
         if not answered or not all(handshake.fault for handshake in answered):
             return ""
-        return f"every node that answered ({len(answered)}) failed the handshake: {self.remedy}"
+        return (
+            f"every node that answered ({len(answered)}) failed the handshake"
+            f" ({answered[0].fault}): {self.remedy}"
+        )
 
     def _status(self, grid: Grid) -> str:
         status = super()._status(grid)

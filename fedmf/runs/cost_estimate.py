@@ -59,8 +59,8 @@ class NoiseAndSignal:
         share = f"{100 * of_all:,.1f} % of the largest possible sum of updates"
         good = f"{100 * _LARGEST_GOOD:.0f} %"
         self.words = (
-            f"over the whole run, noise is {share} (runs learn well up to about {good}; accuracy"
-            " depends on the task)"
+            f"over the whole run, noise is {share} (runs learn well up to about {good}; how"
+            " well depends on the task)"
         )
         self.advice: str | None = None
         self.warning: str | None = None

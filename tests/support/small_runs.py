@@ -161,7 +161,7 @@ class Recorder:
 
 def client_for(session: Session, recorder: Recorder | None = None) -> ClientApp:
     """The client app of a session, optionally watched."""
-    trainer = LocalTrainer(session.task, session.run.client)
+    trainer = LocalTrainer(session.task, session.run.client, users=session.run.users_in_a_call)
     inner = make_client_app(lambda _: (trainer, session.sums))
     return inner if recorder is None else watched(inner, recorder.note)
 
