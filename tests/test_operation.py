@@ -113,3 +113,11 @@ def test_a_log_of_json_has_an_object_a_line_and_no_arrivals(
     assert run([*COMMAND, "--log-format", "json", "--epsilon", "9"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["exit_code"] == 2
+
+
+def test_an_exit_code_survives_a_log_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("typer.echo", full)
+    assert run(["account", "nowhere"]) == 2

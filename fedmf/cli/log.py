@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal
 
 import typer
@@ -60,11 +60,15 @@ class CommandLog(logging.Handler):
             typer.echo(text, err=True)
 
     def fail(self, message: str, code: int) -> int:
-        """Write why the command ends, in one line, and return its exit code."""
-        if self.as_json:
-            self.write(error=one_line(message), exit_code=code)
-        else:
-            typer.echo(f"fedmf: {one_line(message)}", err=True)
+        """Write why the command ends, in one line, and return its exit code.
+
+        The code is returned too if the log itself is on a full disk.
+        """
+        with suppress(OSError):
+            if self.as_json:
+                self.write(error=one_line(message), exit_code=code)
+            else:
+                typer.echo(f"fedmf: {one_line(message)}", err=True)
         return code
 
     def write(self, **facts: Any) -> None:
