@@ -114,7 +114,8 @@ def configuration_page() -> str:
             of, _, name = key.dotted.partition(".")
             if of == table:
                 default = f"*{key.type}*" if key.default == _NOT_SET else key.default
-                lines.append(f"| `{name}` | {default} | {key.meaning} |")
+                meaning = "one of these" if name == "kind" and len(kinds) > 1 else key.meaning
+                lines.append(f"| `{name}` | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
