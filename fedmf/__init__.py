@@ -21,7 +21,7 @@ the strategy matrix, or an object with ``init`` and ``step`` for the server opti
 compares mechanisms without training, `account` computes the privacy statement of a run, and
 `PrivateStream` releases running means and covariances of rows. Privacy rests on fedmf.matrices,
 fedmf.accounting, fedmf.noise, fedmf.clipping, fedmf.ledger and fedmf.release
-(docs/auditing.md). Around them are fedmf.mechanisms, fedmf.moments, fedmf.training, fedmf.optim,
+(docs/dev/core.md). Around them are fedmf.mechanisms, fedmf.moments, fedmf.training, fedmf.optim,
 fedmf.runs, fedmf.statements, fedmf.sweeps, fedmf.streaming and fedmf.flower. Pages that docstrings
 cite as docs/NAME.md are in the source distribution.
 

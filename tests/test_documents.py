@@ -106,8 +106,8 @@ def test_links_lead_somewhere() -> None:
     assert lost == []
 
 
-def test_the_audit_names_files_that_there_are() -> None:
-    page = (DOCS / "auditing.md").read_text()
+def test_the_core_names_files_that_there_are() -> None:
+    page = (DOCS / "dev/core.md").read_text()
     named = set(re.findall(r"`((?:fedmf|tests|simulations)/[\w/]+\.py)`", page))
     assert len(named) > 60
     assert sorted(name for name in named if not (ROOT / name).is_file()) == []

@@ -16,6 +16,7 @@ from markdown import Extension, Markdown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 #: Pages outside docs/, and their place in the site.
@@ -120,8 +121,12 @@ def _expanded(entry: Any) -> list[Any]:
     return [entry]
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to pages outside docs/ and to notebooks lead to their place."""
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Links to pages outside docs/ and to notebooks lead to their place, and a search finds guides
+    before the reference, results and changes.
+    """
+    if page.url.startswith(("api/", "results/", "changelog")):
+        page.meta["search"] = {"boost": 0.1}
     return NOTEBOOK.sub(
         r"\1.md", OUTWARDS.sub(lambda found: f"]({found[1]}{TOP[found[2]]}", markdown)
     )

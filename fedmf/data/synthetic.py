@@ -29,7 +29,7 @@ _BETA: Final = 1.0
 
 @dataclass(frozen=True)
 class Synthetic(DatasetOptions):
-    """Linear-softmax labels on Gaussian features, whose laws differ between users.
+    """Linear-softmax labels on Gaussian features, distributed differently for each user.
 
     User k belongs to one of s = 2 clusters c, uniformly, and with LEAF's α = 0.1 and β = 1 draws
 

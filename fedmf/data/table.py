@@ -150,10 +150,7 @@ class Table(SpreadOptions):
     ] = ""
     user_from: Annotated[
         Literal["column", "filename"],
-        Field(
-            "filename: path is a folder with a CSV or Parquet file for each user, and its name"
-            " becomes the user column"
-        ),
+        Field("filename: path is a folder with a file for each user, named after the user"),
     ] = "column"
     test_path: Annotated[
         str,

@@ -98,10 +98,7 @@ class Execution(Value):
     ] = 0
     keep_releases: Annotated[
         bool,
-        Field(
-            "keep all released integers in the folder released, so that anyone can check the"
-            " statement"
-        ),
+        Field("keep all released integers, so that anyone can check the statement"),
     ] = False
     output_dir: Annotated[
         str, Field("run directory; must be absolute with flwr run, which resumes a run in it")
@@ -109,9 +106,8 @@ class Execution(Value):
     min_users: Annotated[
         int | None,
         Field(
-            "users whom nodes must serve before the first round; a round with a smaller share of"
-            " its cohort is asked again, a fixed number of times. Default: all of at most 20 users"
-            " with a node each, half of others; users-per-round with available cohorts",
+            "users that nodes must serve before the first round; default: all of at most 20 users"
+            " with a node each, half of others, users-per-round with available cohorts",
             ge=1,
         ),
     ] = None

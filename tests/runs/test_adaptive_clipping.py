@@ -90,9 +90,7 @@ def test_noise_without_the_price_of_signs_is_rejected(
 
 
 def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> np.ndarray:
-    """ζ_0, … from the signs of earlier rounds and their noise:
-    docs/choosing.md#adaptive-clipping.
-    """
+    """ζ_0, … from the signs of earlier rounds and their noise (docs/theory/accounting.md)."""
     m = statement["users_per_round"]
     z = normals(7, Domain.of_statistic("clipping"), ROUNDS, 1)[:, 0]
     reach = statement["sensitivity"] + statement["rounding"]
