@@ -6,7 +6,7 @@ from typing import Final
 
 #: As in pyproject.toml, which Flower reads; a package that Flower unpacks has no installed
 #: metadata.
-__version__: Final = "0.3.0"
+__version__: Final = "0.4.0"
 
 #: How records name the software that wrote them.
 SOFTWARE: Final = f"fedmf {__version__}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -122,6 +123,28 @@ def test_the_glossary_names_code_that_exists() -> None:
         if not re.search(rf"\b{name}\b", (ROOT / "fedmf" / file).read_text()):
             lost.append((name, file))
     assert lost == []
+
+
+def docstring_of_test(name: str) -> str:
+    """Of a test by its path and function, empty if there is none."""
+    path, _, function = name.partition("::")
+    tree = ast.parse((ROOT / path).read_text()) if (ROOT / path).is_file() else ast.Module([], [])
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return ast.get_docstring(node) or ""
+    return ""
+
+
+def test_each_advisory_names_tests_that_name_it() -> None:
+    page = (ROOT / ".github/SECURITY.md").read_text()
+    advisories = re.findall(r"^### (FEDMF-2026-\d+):", page, re.MULTILINE)
+    rows = re.findall(r"^\| (FEDMF-2026-\d+) \|.*\| (.*) \|$", page, re.MULTILINE)
+    assert [advisory for advisory, _ in rows] == advisories
+    for advisory, tests in rows:
+        names = re.findall(r"`(tests/[\w/]+\.py::\w+)`", tests)
+        assert names, advisory
+        for name in names:
+            assert re.search(rf"{advisory}\b", docstring_of_test(name)), (advisory, name)
 
 
 def test_one_version() -> None:

@@ -87,6 +87,7 @@ def test_releases_that_nobody_got_are_no_success(
 def test_a_machine_knows_an_older_copy_and_says_what_it_does_not_know(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A machine without a mark warns (FEDMF-2026-13)."""
     shutil.copytree(folder / "state", folder / "copy")
     command = [*COMMAND, "--output", "out.csv"]
     assert run(command) == 0

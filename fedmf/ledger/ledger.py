@@ -889,6 +889,10 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=300.0
     )
-    for pragma in ("synchronous=FULL", "fullfsync=ON", f"query_only={int(read_only)}"):
-        connection.execute(f"PRAGMA {pragma}")
+    try:
+        for pragma in ("synchronous=FULL", "fullfsync=ON", f"query_only={int(read_only)}"):
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
     return connection

@@ -148,6 +148,7 @@ def contributions(trainer: LocalTrainer, zeta: float, sent: str) -> Iterator[lis
     ],
 )
 def test_drawn_users_are_within_the_clip_norm(kind: str, engine: str, sent: str) -> None:
+    """Rows at the edges of float32 too (FEDMF-2026-1)."""
     squares = list[int]()
     for seed in range(4):
         rng = np.random.default_rng([seed, 7])

@@ -210,6 +210,7 @@ def test_a_public_test_file_holds_out_nobody_and_has_no_row_of_a_user(tmp_path: 
 
 
 def test_the_same_rows_in_every_format_and_in_parts(tmp_path: Path) -> None:
+    """Columns are taken by name (FEDMF-2026-10)."""
     expected = table(tmp_path / "csv").load()
     columns = dict(zip(("who", "a", "b", "y", "note"), zip(*rows(), strict=True), strict=True))
     numbers = {

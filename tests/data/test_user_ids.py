@@ -131,13 +131,14 @@ def persons(reader: str, names: list[str], folder: Path) -> int:
 def test_characters_that_cannot_be_seen_make_nobody_a_second_person(
     tmp_path: Path, reader: str
 ) -> None:
+    """Participations are counted for each person (FEDMF-2026-9)."""
     assert {canonical_id(name) for name in UNSEEN} == {"a b"}
     assert persons(reader, [*UNSEEN, "a b"], tmp_path) == 1
 
 
 @pytest.mark.parametrize(("ending", "first"), [("parquet", 1234567), ("csv", ELEVEN)])
 def test_five_people_take_five_steps_in_two_parts(tmp_path: Path, ending: str, first: int) -> None:
-    """In the second part a missing id made pandas write all as floats."""
+    """In the second part a missing id made pandas write all as floats (FEDMF-2026-9)."""
     people = [first + i for i in range(5)]
     for name, who in (("a", people), ("b", [*map(float, people), np.nan])):
         getattr(pd.DataFrame({"who": who, "x": 0.1}), f"to_{ending}")(

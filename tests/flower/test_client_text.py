@@ -70,7 +70,9 @@ def test_a_failure_is_in_the_file_of_failures_alone(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One user's failure is not seen at all; that of all users is, in words of ours."""
+    """One user's failure is not seen at all; that of all users is, in words of ours
+    (FEDMF-2026-14).
+    """
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     caplog.set_level(logging.DEBUG)
 

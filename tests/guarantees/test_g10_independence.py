@@ -196,7 +196,7 @@ UNEVEN: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
 @pytest.mark.parametrize("name", UNEVEN)
 def test_bits_do_not_depend_on_the_place_in_a_group(name: str) -> None:
     """A at every place, after users with as many steps or more, before users with as many or
-    fewer.
+    fewer (FEDMF-2026-12).
     """
     make, numbers, batch = UNEVEN[name]
     torch.manual_seed(0)

@@ -82,6 +82,7 @@ def verdicts(attack: ModuleType, noisy: Callable[[np.ndarray, float, int], np.nd
 
 
 def test_a_first_model_tells_no_more_than_is_allowed(attack: ModuleType) -> None:
+    """The lattice of float noise is gone (FEDMF-2026-11)."""
     assert not attack.report(list(verdicts(attack, integer_noise)))
 
 

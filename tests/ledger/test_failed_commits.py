@@ -16,6 +16,7 @@ from fedmf.ledger import ledger as ledger_module
 
 
 def test_the_opening_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row of noise is used for a second sum (FEDMF-2026-2)."""
     path = tmp_path / "ledger.sqlite"
 
     def failing(connection: sqlite3.Connection) -> None:

@@ -274,6 +274,7 @@ def cut(folder: Path) -> None:
     ],
 )
 def test_what_a_copy_lacks_is_refused(tmp_path: Path, fate: Any, refusal: str) -> None:
+    """Its statement would count too few rounds (FEDMF-2026-3)."""
     path = run_of(tmp_path / "run")
     with Ledger.open(path, SECRET) as ledger:
         ledger.opening()

@@ -157,6 +157,7 @@ def test_common_rounds_of_branches_count_once(
 def test_an_older_copy_does_not_state_its_epsilon_silently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The statement names newer releases (FEDMF-2026-13)."""
     continued(tmp_path / "a", 4)
     shutil.copytree(tmp_path / "a", tmp_path / "old")
     continued(tmp_path / "a", 8)

@@ -261,6 +261,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_chain_is_left_to_torch(name: str) -> None:
+    """A Linear before a Flatten read foreign memory (FEDMF-2026-5)."""
     make, reason = REFUSED[name]
     with pytest.raises(NotAChain, match=reason):
         program_of(task_of(make()), LOCAL)

@@ -151,6 +151,7 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", CASES)
 def test_integers_do_not_depend_on_any_hostile_user(case: str) -> None:
+    """Memory that is not cleared holds NaN (FEDMF-2026-6)."""
     make, path = CASES[case]
     task = hostile_users(make(), 5, KINDS)
     trainer = LocalTrainer(task, LOCAL, path=path, threads=1)
@@ -235,6 +236,7 @@ CHANGES = "model must not change its parameters or buffers in a pass; got anothe
 def test_a_model_that_keeps_something_of_a_user_is_refused(
     step: Callable[[Stateful, Tensor], Tensor], message: str, engine: str
 ) -> None:
+    """State in attributes, generators or parameters is noticed (FEDMF-2026-8)."""
     python = random.getstate()  # type: ignore[union-attr]
     numpy = np.random.get_state()[1].tolist()  # type: ignore[union-attr] # noqa: NPY002
     with pytest.raises(ConfigError, match=message):
@@ -308,6 +310,7 @@ def with_the_token_beyond(
 def test_a_token_that_is_none_reaches_no_row_of_another_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A token beyond the table of word vectors fails its user alone (FEDMF-2026-7)."""
     same, failed = with_the_token_beyond(monkeypatch, flattens=False)
     assert same
     (line,) = failed
@@ -404,6 +407,7 @@ def test_a_compiled_program_that_fails_the_check_is_not_taken(
 
 
 def test_dropout_is_that_of_a_loop_seeded_for_the_user_and_moves_no_generator() -> None:
+    """Random numbers of a user depend on no other user (FEDMF-2026-4)."""
     task = with_model(nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 4)))
     local = LocalSGD(batch_size=64, learning_rate=0.1)
     state = torch.get_rng_state()
