@@ -7,6 +7,7 @@ noise, or one fixed error. `fedmf.runs.silo` decides what a silo answers.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -29,6 +30,7 @@ from fedmf.flower.screen import say
 from fedmf.optim import RoundRelease
 from fedmf.runs.silo import ConfiguredSilo, Silo
 from fedmf.training.user_failures import described, pass_interrupt
+from fedmf.values import check_whole
 
 _log = logging.getLogger("fedmf")
 
@@ -133,6 +135,12 @@ class SiloSums(Strategy):
         tied: bool | None = None,
     ) -> None:
         check_inner(strategy)
+        if not training:
+            raise ConfigError("training must be the name in the files of the silos; got none.")
+        if not 0 < clip_norm < math.inf:
+            raise ConfigError(f"clip_norm must be positive and finite; got {clip_norm}.")
+        if users_per_round is not None:
+            check_whole("users_per_round", users_per_round)
         self.inner = strategy
         self._training = training
         self._clip_norm = float(clip_norm)

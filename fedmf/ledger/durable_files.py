@@ -22,6 +22,8 @@ from fedmf.noise.key import KEY_HEADER, NoiseKey
 
 #: Beginning of the name of a directory that is being created.
 _UNFINISHED: Final = ".fedmf-making-"
+#: What to do about a key file that is missing or damaged.
+_RESTORE_KEY: Final = "Restore it from a copy; the run cannot continue without it."
 #: Seconds after which such a directory is taken to be left by a killed process.
 _ABANDONED: Final = 3600
 
@@ -135,7 +137,8 @@ def create_directory(
     """
     try:
         if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(f"{what} {path} must be new or empty; it contains other files.")
+            found = "contains other files" if path.is_dir() else "is a file"
+            raise ConfigError(f"{what} {path} must be new or empty; it {found}.")
         path.parent.mkdir(parents=True, exist_ok=True)
         for unfinished in path.parent.glob(f"{_UNFINISHED}*"):
             with contextlib.suppress(FileNotFoundError):  # another process may be tidying up
@@ -235,10 +238,12 @@ def load_key(path: Path) -> NoiseKey:
             # The text has no name, since tracebacks show the values of names.
             key = NoiseKey.from_secret_text(file.read(1 << 12))
     except OSError as error:
-        raise ConfigError(f"cannot use noise key {path}: {error.strerror or error}.") from None
+        raise ConfigError(
+            f"cannot use noise key {path}: {error.strerror or error}. {_RESTORE_KEY}"
+        ) from None
     if key is None:
         raise ConfigError(
-            f"file (key) must hold an intact '{KEY_HEADER}'; got something else at {str(path)!r}. "
-            "Restore it from a copy; the run cannot continue without it."
+            f"file (key) must hold an intact '{KEY_HEADER}'; got something else at {str(path)!r}."
+            f" {_RESTORE_KEY}"
         )
     return key

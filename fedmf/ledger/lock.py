@@ -193,7 +193,10 @@ class HighWaterMark:
             ) from None
         except OSError as error:
             _log.warning(
-                "%s is not writable (%s): older copies of a run go unnoticed", folder, error
+                "%s is not writable (%s): older copies of a run go unnoticed. Let FEDMF_MARKS name"
+                " a folder that can be written",
+                folder,
+                error,
             )
 
     @staticmethod

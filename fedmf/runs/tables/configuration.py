@@ -469,7 +469,9 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise ValueError(f"a line has more than {_MOST_DOTS} dots")
         return tomllib.loads(text)
     except OSError as error:
-        raise ConfigError(f"cannot read configuration {path}: {error.strerror}.") from None
+        raise ConfigError(
+            f"cannot read configuration {path}: {error.strerror}. fedmf init writes one."
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {' '.join(str(error).split())[:200]}") from None
 
