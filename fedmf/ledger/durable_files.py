@@ -139,7 +139,8 @@ def create_directory(
         if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
             found = "contains other files" if path.is_dir() else "is a file"
             raise ConfigError(f"{what} {path} must be new or empty; it {found}.")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # a file, in which nothing can be created
+            path.parent.mkdir(parents=True, exist_ok=True)
         for unfinished in path.parent.glob(f"{_UNFINISHED}*"):
             with contextlib.suppress(FileNotFoundError):  # another process may be tidying up
                 if time.time() - unfinished.stat().st_mtime > _ABANDONED:
@@ -154,7 +155,9 @@ def create_directory(
             shutil.rmtree(building, ignore_errors=True)
         sync_directory(path.parent)
     except OSError as error:
-        raise ConfigError(f"{what} {path} cannot be created: {error.strerror or error}.") from None
+        raise ConfigError(
+            f"{what} {path} cannot be created: {error.strerror or error}. Choose another place."
+        ) from None
 
 
 def require_free(path: Path) -> None:

@@ -856,8 +856,10 @@ def _one_line(path: Path) -> Iterator[None]:
         reason = " ".join(str(error).split())
         if reason == "file is not a database":
             raise LedgerError(f"{path} is not a fedmf ledger: {reason}. {_RESTORE}") from None
-        advice = f" {_RESTORE}" if "malformed" in reason else ""
-        raise LedgerError(f"ledger {path} failed: {reason}.{advice}") from error
+        advice = "Free the disk, then repeat the command."
+        if error.sqlite_errorcode == sqlite3.SQLITE_CORRUPT:
+            advice = _RESTORE
+        raise LedgerError(f"ledger {path} failed: {reason}. {advice}") from error
     except OSError as error:
         raise LedgerError(f"ledger {path} failed: {error.strerror or error}.") from error
 

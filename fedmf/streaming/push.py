@@ -389,7 +389,8 @@ class PrivateStream:
             if left:
                 state = f"{left} are left, for {len(users)} rows"
             raise HorizonExceededError(
-                f"t (step) must be at most n (rounds) = {run.plan.rounds}; {state}."
+                f"t (step) must be at most n (rounds) = {run.plan.rounds}; {state}. Another stream"
+                " takes later rows, with an epsilon of its own."
             )
         named = [(t, user) for t, user in enumerate(users, start=step + 1) if user is not None]
         if len(named) == 1:
