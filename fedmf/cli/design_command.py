@@ -65,7 +65,10 @@ def design(
     ),
     objective: str = option("rmse", "O", "Error to minimise: rmse, max, last or weights:w1,w2,…"),
     sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = option(
-        "none", None, "Secret sampling for amplification; none: no amplification."
+        "none",
+        "NAME",
+        "Secret sampling for amplification: cyclic-poisson, balls-in-bins or b-min-sep; none: no"
+        " amplification.",
     ),
     silos: int | None = option(
         None, "J", "Also say what it costs if J silos of these users add noise of their own.", min=1

@@ -135,7 +135,10 @@ def stream(
         " --time-column: full or diagonal.",
     ),
     method: Literal["joint", "independent", "concatenated", "post-processing"] = _advanced_option(
-        "joint", None, "How both moments are made private (post-processing squares private rows)."
+        "joint",
+        "NAME",
+        "How both moments are made private: joint, independent, concatenated or post-processing,"
+        " which squares private rows.",
     ),
     weight: str | None = _advanced_option(
         None,

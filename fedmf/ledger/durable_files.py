@@ -22,8 +22,6 @@ from fedmf.noise.key import KEY_HEADER, NoiseKey
 
 #: Beginning of the name of a directory that is being created.
 _UNFINISHED: Final = ".fedmf-making-"
-#: What to do about a key file that is missing or damaged.
-_RESTORE_KEY: Final = "Restore it from a copy; the run cannot continue without it."
 #: Seconds after which such a directory is taken to be left by a killed process.
 _ABANDONED: Final = 3600
 
@@ -137,7 +135,7 @@ def create_directory(
     """
     try:
         if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
-            found = "contains other files" if path.is_dir() else "is a file"
+            found = "contains other files" if path.is_dir() else "is no directory"
             raise ConfigError(f"{what} {path} must be new or empty; it {found}.")
         with contextlib.suppress(FileExistsError):  # a file, in which nothing can be created
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -241,12 +239,10 @@ def load_key(path: Path) -> NoiseKey:
             # The text has no name, since tracebacks show the values of names.
             key = NoiseKey.from_secret_text(file.read(1 << 12))
     except OSError as error:
-        raise ConfigError(
-            f"cannot use noise key {path}: {error.strerror or error}. {_RESTORE_KEY}"
-        ) from None
+        raise ConfigError(f"cannot use noise key {path}: {error.strerror}. Restore it.") from None
     if key is None:
         raise ConfigError(
-            f"file (key) must hold an intact '{KEY_HEADER}'; got something else at {str(path)!r}."
-            f" {_RESTORE_KEY}"
+            f"file (key) must hold an intact '{KEY_HEADER}'; got something else at {str(path)!r}. "
+            "Restore it from a copy; the run cannot continue without it."
         )
     return key
