@@ -1286,8 +1286,8 @@ MISTAKES: dict[str, list[Mistake]] = {
 }
 
 
-def prepare(folder: Path) -> None:
-    """Write the tables, configurations, runs and streams that mistakes are made with."""
+def write_files(folder: Path) -> None:
+    """Write the tables and configurations that mistakes are made with."""
     rows = ["user,age,height,label"]
     speeds = ["user,speed,load"]
     weeks = ["user,time,speed"]
@@ -1308,6 +1308,10 @@ def prepare(folder: Path) -> None:
     }
     for name, text in files.items():
         (folder / name).write_text(text)
+
+
+def write_runs() -> None:
+    """Write the runs and streams that mistakes are made with, and an older copy of a run."""
     for line in (
         "simulate table.toml --out run",
         "simulate digits.toml --out digits-run",
@@ -1316,11 +1320,6 @@ def prepare(folder: Path) -> None:
     ):
         code, _, shown = spoken(lambda line=line: run_command(shlex.split(line)))
         assert code == 0, shown
-    _prepare_copies()
-
-
-def _prepare_copies() -> None:
-    """Write a run, and a copy of it from its second round."""
     run = fedmf.load_run("digits.toml")
     fedmf.simulate(run, "newest", on_round=lambda record: record.rounds == 2, progress=False)
     shutil.copytree("newest", "older")
@@ -1429,7 +1428,8 @@ def main() -> int:
         folder.mkdir()
         os.environ.update(FEDMF_MARKS=str(folder / "marks"), FEDMF_CACHE=str(Path(scratch) / "c"))
         os.chdir(folder)
-        prepare(folder)
+        write_files(folder)
+        write_runs()
         shutil.copytree(folder, original)
         for kind, mistakes in MISTAKES.items():
             chosen = [each for each in mistakes if all(word in f"{kind} {each}" for word in words)]

@@ -280,8 +280,8 @@ class Run:
             ),
             "server must be fedmf.Sgd or its like, or have init and step": (is_rule, self.server),
             "client must be fedmf.LocalSGD": (isinstance(self.client, LocalSGD), self.client),
-            "extra_releases must be a tuple": (
-                isinstance(self.extra_releases, tuple),
+            "extra_releases must be a tuple or list": (
+                isinstance(self.extra_releases, tuple | list),
                 self.extra_releases,
             ),
         }
