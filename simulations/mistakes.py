@@ -30,9 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0", COLUMNS="100")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import fedmf
 from fedmf.cli.app import run as run_command
 from fedmf.cli.exit_codes import exit_code
@@ -385,6 +382,14 @@ MISTAKES: dict[str, list[Mistake]] = {
             "--log-format",
             "'xml'",
             "'text', 'json'",
+        ),
+        Mistake(
+            "Ray that is not running",
+            "fedmf simulate digits.toml --out new --engine ray",
+            "RAY_ADDRESS",
+            "Connection refused",
+            "Start Ray there",
+            before="os.environ['RAY_ADDRESS'] = '127.0.0.1:9'",
         ),
         Mistake(
             "an engine that does not exist",
@@ -851,6 +856,18 @@ MISTAKES: dict[str, list[Mistake]] = {
             "'w'",
             r"shape \(3,\)",
             r"shape \(2,\)",
+        ),
+        Mistake(
+            "a node without the silo's file",
+            FLOWER + "from fedmf.flower.silo import client\n"
+            "inner = FedAvg(min_train_nodes=1, min_available_nodes=1)\n"
+            "sums = SiloSums(inner, training='hearts', clip_norm=1.0, users_per_round=2)\n"
+            "grid = InProcessGrid(client, nodes=1)\n"
+            "sums.start(grid, ArrayRecord(nn.Linear(2, 2).state_dict()), num_rounds=1)",
+            "silo",
+            "got None",
+            "--node-config. must be the path",
+            code=0,
         ),
         Mistake(
             "a server with clip norm -1",
@@ -1399,6 +1416,7 @@ def made(mistake: Mistake, folder: Path, original: Path) -> tuple[list[str], obj
     shutil.copytree(original, folder)
     os.chdir(folder)
     os.environ["FEDMF_MARKS"] = str(folder / "marks")
+    os.environ.pop("RAY_ADDRESS", None)
     sys.modules.pop("helper", None)
     names: dict[str, Any] = {"__name__": "mistake"}
     exec(PRELUDE, names)
@@ -1419,6 +1437,8 @@ def made(mistake: Mistake, folder: Path, original: Path) -> tuple[list[str], obj
 def main() -> int:
     """Make the mistakes, print a table and return the number of failures."""
     words = sys.argv[1:]
+    os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0", COLUMNS="100")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     began = time.perf_counter()
     failed = 0
     count = 0

@@ -75,8 +75,18 @@ def _configured(file: str) -> ConfiguredSilo:
     return ConfiguredSilo(file)
 
 
+def _file_of(context: Context) -> str:
+    """Return the path of the silo's file in the node config."""
+    file = context.node_config.get("silo")
+    if not isinstance(file, str):
+        raise ConfigError(
+            f"silo (of --node-config) must be the path of the silo's file; got {file!r}."
+        )
+    return file
+
+
 #: fedmf's own client app of a silo: ``silo`` in the node config is the path of the silo's file.
-client: Final = silo_app(lambda context: _configured(str(context.node_config["silo"])))
+client: Final = silo_app(lambda context: _configured(_file_of(context)))
 
 
 def _answer(silo: Silo, message: Message) -> Message:
