@@ -1,18 +1,18 @@
 """Make Flower's example apps private by a few lines on their server, and run them.
 
     git clone --filter=blob:none https://github.com/adap/flower
-    python simulations/flower_apps.py flower [APP ...] [--json]
+    python simulations/flower_apps.py flower [APP ...] [--ray] [--json]
 
 The lines put `CorrelatedNoise` around the app's strategy, and `user_id_mod` into its client app;
 training and models stay as they are. Data are made up in the shape of the app's own, in the cache
-of the library `datasets`. Each app runs four rounds of two users on an `InProcessGrid`: unwrapped;
-privately; and privately until its process ends within round 3, while a second process continues the
-run. The continued run must release the same model, and the app's own code loads it; ε is 1000,
-since noise for so few users makes some models overflow. A row has the median seconds from the start
-of a round to that of the next, of both apps: clients of the unwrapped app may also evaluate.
-Strategies that cannot be private in this way must be refused in one line before anything is spent.
-An app is left out where something that it imports is not there: a package, or a name that Flower
-does not have any more. Exit code 1 if an app did not do what it should.
+of the library `datasets`. Each app runs four rounds of two users on an `InProcessGrid`, or with
+Ray: unwrapped; privately; and privately until its process ends within round 3, while another
+process continues the run. The continued run must release the same model, and the app's own code
+loads it; ε is 1000, since noise for so few users makes some models overflow. A row has the median
+seconds from the start of a round to that of the next, of both apps: clients of the unwrapped app
+may also evaluate. Strategies that cannot be private in this way must be refused in one line before
+anything is spent. An app is left out where something that it imports is not there: a package, or a
+name that Flower does not have any more. Exit code 1 if an app did not do what it should.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ import sys
 import tempfile
 import time
 import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: The commit whose apps these are.
@@ -42,6 +45,8 @@ START: Final = "    result = strategy.start("
 CLIENT: Final = "app = ClientApp()"
 #: The environment variable with the run directory of the private app; the unwrapped one has none.
 RUN_DIR: Final = "FLOWER_APPS_RUN_DIR"
+#: The processes of an app: a continued run must release the model of the private one.
+STAGES: Final = ("unwrapped", "private", "interrupted", "resumed")
 
 #: Columns by the name that apps use: the shape of a picture, or what a cell is.
 TABLES: Final[dict[str, dict[str, Any]]] = {
@@ -88,7 +93,6 @@ class App:
         config: values of the run config that are replaced.
         instead: the strategy in place of the app's own FedAvg.
         refused: words of the line that refuses it; none if the app becomes private.
-        is_exact: whether a continued run must release the same model, to the bit.
         prepare: a script of the app with its words, which puts the data of each node into a folder.
         node_data: that folder's name before the number of the node, from 1 on.
     """
@@ -102,7 +106,6 @@ class App:
     config: dict[str, Any] = field(default_factory=dict)
     instead: str = ""
     refused: str = ""
-    is_exact: bool = True
     prepare: tuple[str, ...] = ()
     node_data: str = ""
 
@@ -182,7 +185,6 @@ APPS: Final = (
         "from tfexample.task import load_model\nload_model().set_weights(ndarrays)",
         data=_CIFAR,
         config=_ROUNDS,
-        is_exact=False,  # TensorFlow draws from generators of its own
     ),
     App(
         "quickstart-jax",
@@ -333,71 +335,129 @@ def tiny_bert(folder: Path) -> None:
     BertForSequenceClassification(BertConfig(vocab_size=len(words), **size)).save_pretrained(folder)
 
 
-def execute(app: App, folder: Path, config: dict[str, Any], last: int = ROUNDS) -> float:
-    """Run an app in this process, which ends when a client is asked for a round after the last.
+class Node(ClientApp):
+    """The client app of a folder, whose draws depend on the round and the node alone.
 
-    Draws of a client depend on the round and the node alone.
+    Args:
+        folder: the app's folder.
+        component: where the app is, as in its ``pyproject.toml``.
+        config: the run config.
+        node_data: the name of a node's data before its number, from 1 on; none if empty.
+    """
+
+    def __init__(
+        self, folder: Path, component: str, config: dict[str, Any], node_data: str
+    ) -> None:
+        super().__init__()
+        self.folder = folder
+        self.component = component
+        self.config = config
+        self.node_data = node_data
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        from fedmf.flower.compat import load_object
+        from fedmf.flower.handshake import is_question
+
+        partition = int(context.node_config["partition-id"])
+        given = replace(context, run_config=self.config, node_config={**context.node_config})
+        if self.node_data:
+            data = Path.cwd() / "datasets" / f"{self.node_data}{partition + 1}"
+            given.node_config["dataset-path"] = str(data)
+        if not is_question(message):
+            asked: Any = message.content.config_records["config"]["server-round"]
+            seed([asked, partition])
+        return load_object(self.component, self.folder)(message, given)
+
+
+def seed(values: list[int]) -> None:
+    """Seed the global generators: also TensorFlow's, which no other app has."""
+    from fedmf.flower.local_app import seeded_generators
+
+    seeded_generators(values)
+    if keras := sys.modules.get("keras"):
+        keras.utils.set_random_seed(int(np.random.SeedSequence(values).generate_state(1)[0]))
+
+
+def execute(app: App, folder: Path, config: dict[str, Any], ray: bool, last: int) -> float:
+    """Run an app in this process, which ends when clients are asked for a round after the last.
 
     Returns:
         The median seconds of a round.
     """
     from fedmf.flower import InProcessGrid
     from fedmf.flower.compat import flat_config, load_object, server_context
-    from fedmf.flower.handshake import is_question
-    from fedmf.flower.local_app import seeded_generators
 
     table = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     config = {**flat_config(table["config"]), **config}
-    seeded_generators([0])
+    seed([0])
     server = load_object(table["components"]["serverapp"], folder)
-    client_app = load_object(table["components"]["clientapp"], folder)
+    node = Node(folder, table["components"]["clientapp"], config, app.node_data)
     begun = dict[int, float]()
+    errors = list[Exception]()
 
-    def client(message: Message, context: Context) -> Message:
-        if not is_question(message):
-            server_round: Any = message.content.config_records["config"]["server-round"]
-            if server_round > last:
-                os._exit(0)
-            begun.setdefault(server_round, time.monotonic())
-            seeded_generators([server_round, int(context.node_config["partition-id"])])
-        return client_app(message, context)
+    def main(grid: Any, context: Context) -> None:
+        push = grid.push_messages
 
-    nodes = []
-    for number in range(1, app.users + 1):
-        data = {"dataset-path": str(Path.cwd() / "datasets" / f"{app.node_data}{number}")}
-        nodes.append(data if app.node_data else {})
-    server(InProcessGrid(client, app.users, config, nodes), server_context(config))
-    return float(np.median(np.diff(list(begun.values()))))
+        def timed(messages: Iterable[Message]) -> Iterable[str]:
+            asked = list(messages)
+            for message in asked:
+                if message.metadata.message_type.startswith("train"):
+                    configured: Any = message.content.config_records.get("config", {})
+                    number = configured.get("server-round", 0)
+                    if number > last:
+                        os._exit(0)
+                    begun.setdefault(number, time.monotonic())
+            return push(asked)
+
+        grid.push_messages = timed
+        try:
+            server(grid, replace(context, run_config=config))
+        except Exception as error:
+            errors.append(error)
+
+    if ray:
+        from flwr.simulation import run_simulation
+
+        server_app = ServerApp()
+        server_app.main()(main)
+        resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+        run_simulation(server_app, node, app.users, backend_config=resources)  # type: ignore
+    else:
+        main(InProcessGrid(node, app.users, config), server_context(config))
+    if errors:
+        raise errors[0]
+    return float(np.median(np.diff([begun[number] for number in sorted(begun) if number])))
 
 
-def start(app: App, folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Run the unwrapped and the private app; their seconds a round, or why there are none."""
+def started(
+    app: App, folder: Path, config: dict[str, Any], stage: str, ray: bool
+) -> dict[str, Any]:
+    """Run the app once; its seconds a round, or why there are none."""
     from fedmf.errors import ConfigError
 
-    row: dict[str, Any] = {"outcome": "", "good": not app.refused}
-    whole = Path.home() / "whole"
+    last = ROUNDS // 2 if stage == "interrupted" else ROUNDS
     try:
-        if not app.refused:
-            row["seconds_a_round"] = round(execute(app, folder, config), 3)
-        os.environ[RUN_DIR] = str(whole)
-        row["seconds_a_round_private"] = round(execute(app, folder, config), 3)
+        seconds = round(execute(app, folder, config, ray, last), 3)
     except (ImportError, ConfigError) as error:
         if "No module named" in str(error) or "cannot import name" in str(error):
             return {"outcome": f"left out: {error}", "good": True}
         if isinstance(error, ImportError):
             raise
         is_right = app.refused and app.refused in str(error) and "\n" not in str(error)
-        return {"outcome": f"refused: {error}", "good": bool(is_right) and not whole.exists()}
-    return row
+        has_begun = Path(os.environ[RUN_DIR]).exists()
+        return {"outcome": f"refused: {error}", "good": bool(is_right) and not has_begun}
+    if stage == "resumed":
+        return compared(app)
+    key = "seconds_a_round_private" if stage == "private" else "seconds_a_round"
+    return {key: seconds}
 
 
-def resume(app: App, folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Continue the interrupted run; whether its model is that of the other run, and loads."""
+def compared(app: App) -> dict[str, Any]:
+    """Whether the continued run's model is that of the other run, and loads."""
     from fedmf import load_model
 
     run = Path(os.environ[RUN_DIR])
-    execute(app, folder, config)
-    whole = load_model(Path.home() / "whole")
+    whole = load_model(Path.home() / "private")
     arrays = load_model(run)
     is_same = all(np.array_equal(whole[name], arrays[name]) for name in whole)
     given = {
@@ -409,15 +469,11 @@ def resume(app: App, folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     exec(app.loads, given)
     failures = (run / "failures.jsonl").read_text() if (run / "failures.jsonl").exists() else ""
     outcome = f"private, the model loads{failures and ': a client failed: ' + failures[:200]}"
-    good = not failures and (is_same or not app.is_exact)
-    return {"outcome": outcome, "resumed_is_same": is_same, "good": good}
+    return {"outcome": outcome, "resumed_is_same": is_same, "good": is_same and not failures}
 
 
-def one(app: App, folder: Path, resumes: bool) -> None:
-    """Run an app in this process, and write what became of it as a line of JSON.
-
-    The first process for an app prepares it, and ends within the run that the second continues.
-    """
+def one(app: App, folder: Path, stage: str, ray: bool) -> None:
+    """Run an app once in this process, and write what became of it as a line of JSON."""
     import multiprocess
 
     context: Any = multiprocess
@@ -428,24 +484,19 @@ def one(app: App, folder: Path, resumes: bool) -> None:
         key: str(value).replace("{hub}", hub) if isinstance(value, str) else value
         for key, value in app.config.items()
     }
-    if resumes:
-        os.environ[RUN_DIR] = str(Path.home() / "interrupted")
-        print(json.dumps(resume(app, folder, config)))
-        return
-    if "tiny-bert" in app.loads:
+    if "tiny-bert" in app.loads and not (Path(hub) / "tiny-bert").exists():
         tiny_bert(Path(hub) / "tiny-bert")
-    if app.prepare:
+    if app.prepare and not Path("datasets").exists():
         script = [sys.executable, folder / app.prepare[0], *app.prepare[1:]]
         subprocess.run(script, check=True, capture_output=True)
-    row = start(app, folder, config)
-    print(json.dumps(row), flush=True)
-    if "seconds_a_round_private" in row:
-        os.environ[RUN_DIR] = str(Path.home() / "interrupted")
-        execute(app, folder, config, last=ROUNDS // 2)
+    if stage != "unwrapped":
+        name = "private" if stage == "private" else "interrupted"
+        os.environ[RUN_DIR] = str(Path.home() / name)
+    print("row:" + json.dumps(started(app, folder, config, stage, ray)), flush=True)
 
 
-def run(number: int, checkout: Path) -> dict[str, Any]:
-    """Run an app in two processes of its own."""
+def run(number: int, checkout: Path, ray: bool) -> dict[str, Any]:
+    """Run an app in processes of its own, one for each stage."""
     app = APPS[number]
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
@@ -457,7 +508,7 @@ def run(number: int, checkout: Path) -> dict[str, Any]:
             make_up(app.data, place / "hub" / "datasets")
         passed = {
             key: os.environ[key]
-            for key in ("PATH", "LANG", "TMPDIR", "PYTHONPATH")
+            for key in ("PATH", "LANG", "TMPDIR", "PYTHONPATH", "RAY_worker_niceness")
             if key in os.environ
         }
         environment = passed | {
@@ -467,25 +518,32 @@ def run(number: int, checkout: Path) -> dict[str, Any]:
             "WANDB_MODE": "disabled",
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
             "PANDAS_FUTURE_INFER_STRING": "0",  # fl-tabular looks for columns of objects
         }
         command = [sys.executable, __file__, str(folder), "--one", str(number)]
+        if ray:
+            command.append("--ray")
         row: dict[str, Any] = {}
-        for option in ((), ("--resume",)):
-            done = subprocess.run(
-                [*command, *option],
-                cwd=place,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=600,
-            )
+        for stage in ("private",) if app.refused else STAGES:
+            try:
+                done = subprocess.run(
+                    [*command, "--stage", stage],
+                    cwd=place,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=600,
+                )
+            except subprocess.TimeoutExpired:
+                return row | {"outcome": f"{stage}: no end within 600 s", "good": False}
             if done.returncode:
                 return row | {"outcome": done.stderr.strip().splitlines()[-1], "good": False}
-            lines = [line for line in done.stdout.splitlines() if line.startswith('{"outcome"')]
-            row |= json.loads(lines[-1])
-            if "seconds_a_round_private" not in row:
+            lines = [line for line in done.stdout.splitlines() if line.startswith("row:")]
+            if stage != "interrupted":
+                row |= json.loads(lines[-1].removeprefix("row:"))
+            if "outcome" in row:
                 return row
         return row
 
@@ -498,18 +556,25 @@ def main() -> int:
     parser.add_argument("checkout", type=Path, help=f"of Flower's repository, at {COMMIT[:10]}")
     parser.add_argument("apps", nargs="*", help="names; all by default")
     parser.add_argument("--json", action="store_true", help="one JSON object per app")
+    parser.add_argument("--ray", action="store_true", help="Flower's simulation engine")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one is not None:
-        one(APPS[given.one], given.checkout, given.resume)
+        one(APPS[given.one], given.checkout, given.stage, given.ray)
         return 0
     good = True
     for number, app in enumerate(APPS):
         if given.apps and app.name not in given.apps:
             continue
+        if given.ray and app.refused:
+            continue
         begun = time.monotonic()
-        row = {"app": app.name, "strategy": app.instead or "its own", **run(number, given.checkout)}
+        row = {
+            "app": app.name,
+            "strategy": app.instead or "its own",
+            **run(number, given.checkout, given.ray),
+        }
         row["seconds"] = round(time.monotonic() - begun, 1)
         good = good and row["good"]
         text = f"{app.name}, {row['strategy']}, {row['seconds']} s: {row['outcome']}"
