@@ -1449,7 +1449,7 @@ def main() -> int:
         os.environ.update(FEDMF_MARKS=str(folder / "marks"), FEDMF_CACHE=str(Path(scratch) / "c"))
         os.chdir(folder)
         write_files(folder)
-        write_runs()
+        spoken(write_runs)
         shutil.copytree(folder, original)
         for kind, mistakes in MISTAKES.items():
             chosen = [each for each in mistakes if all(word in f"{kind} {each}" for word in words)]

@@ -15,7 +15,6 @@ from mistakes import MISTAKES, Mistake, made, write_files
 CHOSEN = {
     "configurations": ("a table that does not exist", "a negative layer"),
     "impossible combinations": ("all users held out",),
-    "places": ("--out is a file",),
     "streams": (
         "no clip norm",
         "another first row",
