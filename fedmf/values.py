@@ -158,7 +158,7 @@ def _split_integers(value: Any) -> Any:
 
 
 def _integer(piece: Any) -> Any:
-    if isinstance(piece, str) and re.fullmatch(r"[0-9]{1,10}", piece):
+    if isinstance(piece, str) and re.fullmatch(r"-?[0-9]{1,10}", piece):
         return int(piece)
     return piece
 

@@ -167,9 +167,9 @@ def gaussian_delta(sigma: float, epsilon: float) -> float:
     1e-05
     """
     mu = gaussian_mu(sigma)
-    epsilon = _finite("ε (privacy loss)", epsilon)
+    epsilon = _finite("ε (epsilon)", epsilon)
     if epsilon < 0:
-        raise ValueError(f"ε (privacy loss) must be non-negative; got {epsilon!r}.")
+        raise ValueError(f"ε (epsilon) must be non-negative; got {epsilon!r}.")
     return math.exp(log_delta(mu, epsilon))
 
 
@@ -197,8 +197,8 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
     >>> round(gaussian_sigma(8.0, 1e-5), 5)
     0.60023
     """
-    epsilon = _positive("ε (privacy loss)", epsilon)
-    log_target = math.log(_probability("δ (failure probability)", delta))
+    epsilon = _positive("ε (epsilon)", epsilon)
+    log_target = math.log(_probability("δ (delta)", delta))
 
     def private(sigma: float) -> bool:
         return log_delta_upper(1.0 / sigma, epsilon) <= log_target
@@ -231,7 +231,7 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
     8.0
     """
     mu = gaussian_mu(sigma)
-    log_target = math.log(_probability("δ (failure probability)", delta))
+    log_target = math.log(_probability("δ (delta)", delta))
 
     def private(epsilon: float) -> bool:
         return log_delta_upper(mu, epsilon) <= log_target
@@ -285,7 +285,7 @@ def certified_sigma(epsilon: float, delta: float) -> float:
     sigma = gaussian_sigma(epsilon, delta)
     if epsilon > _LARGEST_EPSILON:
         raise ValueError(
-            f"ε (privacy loss) must be at most {_LARGEST_EPSILON}; got {epsilon!r}. Such a budget"
+            f"ε (epsilon) must be at most {_LARGEST_EPSILON}; got {epsilon!r}. Such a budget"
             " gives no privacy."
         )
     return _agreed("σ", sigma, _by_dp_accounting("get_sigma_gaussian", epsilon, delta))

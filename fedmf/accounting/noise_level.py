@@ -82,7 +82,7 @@ def amplified_noise(
     noise, slope = root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
     if pair.proposal(noise, epsilon, "remove").log_bound > _LARGEST_LOG_BOUND:
         raise ValueError(
-            f"ε (privacy loss) must be smaller for this accountant and sampling; got {epsilon!r},"
+            f"ε (epsilon) must be smaller for this accountant and sampling; got {epsilon!r},"
             f" where its draws may miss most of delta={delta!r}. Use cyclic-poisson or"
             " balls-in-bins, or no sampling."
         )

@@ -61,7 +61,7 @@ def zero_out_budget(adjacency: str, epsilon: float, delta: float) -> tuple[float
     """
     if epsilon > _LARGEST_EPSILON:
         raise ValueError(
-            f"ε (privacy loss) must be at most {_LARGEST_EPSILON:g} with sampled cohorts; got"
+            f"ε (epsilon) must be at most {_LARGEST_EPSILON:g} with sampled cohorts; got"
             f" {epsilon!r}. Do without amplification."
         )
     if adjacency_factor(adjacency) == 1:

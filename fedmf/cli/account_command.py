@@ -20,8 +20,9 @@ from fedmf.cli.shared_options import FULL, argument, flag, option
 from fedmf.errors import ConfigError
 from fedmf.statements.statement import PrivacyStatement
 
-#: Suffixes of a letter in plain words.
+#: Suffixes of a letter in plain words, and of all files with the public part of a statement.
 _LETTERS: Final = (".md", ".html")
+_PUBLIC: Final = (".json", ".txt", *_LETTERS)
 
 if TYPE_CHECKING:
     from fedmf.ledger.ledger import Ledger
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 
     #: A statement, and figures of the records for the operator by name.
     Account = tuple[PrivacyStatement, dict[str, str]]
+
+
+def _check_public(files: list[Path]) -> list[Path]:
+    """Reject a form that cannot be written, before anything is."""
+    for file in files:
+        if file.suffix.lower() not in _PUBLIC:
+            raise typer.BadParameter(f"file must end in {', '.join(_PUBLIC)}; got {file}.")
+    return files
 
 
 def account(
@@ -43,8 +52,9 @@ def account(
     public: list[Path] = option(
         [],
         "FILE",
-        "Also write the public part of the statement to a new file: .txt as text, .md or .html as a"
-        " letter in plain words, else JSON. Repeatable.",
+        "Also write the public part of the statement to a new file: .json, .txt, or .md or .html, a"
+        " letter in plain words. Repeatable.",
+        callback=_check_public,
     ),
     delta: float | None = option(
         None, "D", "With several directories: delta of their composition."
@@ -233,7 +243,7 @@ def _failures(file: Path) -> dict[str, str]:
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
         failures = [json.loads(line) for line in lines if line.endswith("\n")]
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {file}: {error}.") from None
+        raise ConfigError(f"cannot read {file}: {error}. Move it away to see the rest.") from None
     zeros = 0
     stages = Counter[str]()
     first_reasons = dict[str, str]()

@@ -39,6 +39,7 @@ def options(
     if not any_key:
         raise ConfigError(
             f"no key has {' and '.join(map(repr, wanted))} in its name or description."
+            " Without a word, fedmf options lists all keys."
         )
 
 

@@ -40,7 +40,7 @@ _SECRET_COHORTS: Final = (
 def design(
     rounds: int = option(..., "N", "Number of rounds, n."),
     users: int | None = option(
-        None, "N", "Number of users; with --users-per-round it determines k and b."
+        None, "N", "Number of users; with --users-per-round it determines k and b.", min=1
     ),
     users_per_round: int | None = option(None, "M", "Number of users per round, sampled in turn."),
     max_participations: int | None = option(None, "K", "Largest number of rounds of one user, k."),
@@ -65,10 +65,13 @@ def design(
     ),
     objective: str = option("rmse", "O", "Error to minimise: rmse, max, last or weights:w1,w2,…"),
     sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = option(
-        "none", None, "Secret sampling for amplification; none: no amplification."
+        "none",
+        "NAME",
+        "Secret sampling for amplification: cyclic-poisson, balls-in-bins or b-min-sep; none: no"
+        " amplification.",
     ),
     silos: int | None = option(
-        None, "J", "Also say what it costs if J silos of these users add noise of their own."
+        None, "J", "Also say what it costs if J silos of these users add noise of their own.", min=1
     ),
     wide: bool = flag("--wide", "Also show MaxSE, sensitivity and noise of each mechanism."),
     plot: Path | None = PLOT,

@@ -72,8 +72,9 @@ def adjacency_option(panel: str | None = None) -> Any:
     """Return the option for the neighbouring relation."""
     return option(
         "zero-out",
-        None,
-        "Neighbouring relation: one user's data become zero, or any other data.",
+        "RELATION",
+        "Neighbouring relation: zero-out (one user's data become zero) or replace-one (any other"
+        " data).",
         "--adjacency",
         rich_help_panel=panel,
     )

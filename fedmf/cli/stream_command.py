@@ -135,7 +135,10 @@ def stream(
         " --time-column: full or diagonal.",
     ),
     method: Literal["joint", "independent", "concatenated", "post-processing"] = _advanced_option(
-        "joint", None, "How both moments are made private (post-processing squares private rows)."
+        "joint",
+        "NAME",
+        "How both moments are made private: joint, independent, concatenated or post-processing,"
+        " which squares private rows.",
     ),
     weight: str | None = _advanced_option(
         None,
@@ -232,6 +235,7 @@ def stream(
     if dry_run:  # which leaves no file
         state = output = alarms = scored = None
     rows_file = _rows_of(source, user_from, settings)
+    alarm_file = None if alarms is None else Alarms(alarms, settings, false_alarms)
     to_stderr = output is None and not dry_run  # the releases go to standard output
 
     with ExitStack() as stack:
@@ -255,9 +259,8 @@ def stream(
         scored_rows = None
         if scored is not None:
             scored_rows = stack.enter_context(open_scored(scored, settings, run.plan.layout))
-        alarm_file = None
-        if alarms is not None:
-            alarm_file = stack.enter_context(Alarms(alarms, settings, false_alarms))
+        if alarm_file is not None:
+            stack.enter_context(alarm_file)
 
         for line in first_lines(run.plan):
             _say(line, to_stderr)
@@ -383,6 +386,10 @@ def _check_companions(
         raise typer.BadParameter("--alarms needs --score FILE with --time-column.")
     if scored is not None and alarms is None:
         raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
+    if scored is not None and not scored.exists():
+        raise typer.BadParameter(f"--score must be a file that exists; got {scored}.")
+    if alarms is not None and not alarms.parent.is_dir():
+        raise typer.BadParameter(f"--alarms must lie in a folder that exists; got {alarms}.")
     if keep_releases and state is None:
         raise typer.BadParameter("--keep-releases needs --state-dir DIR, in which they are kept.")
 

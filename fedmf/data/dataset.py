@@ -41,6 +41,7 @@ from fedmf.data.structure import (
     structure_of,
 )
 from fedmf.data.table_reader import shown_names
+from fedmf.errors import one_line
 
 _log = logging.getLogger("fedmf")
 
@@ -167,6 +168,8 @@ class Dataset(ABC):
         InMemoryDataset(users=2, examples=2, features=(1,) float32, labels=() int64 below 2,
         tests=0)
         """
+        if users is None:
+            raise ValueError("users must be the user of each example; got None.")
         features = each(_tensor, x)
         lengths = [len(part) for part in (*named(features).values(), y, users)]
         if len(set(lengths)) > 1:
@@ -175,6 +178,8 @@ class Dataset(ABC):
         count = 0
         if isinstance(classes, int):
             count = classes
+            if count == 1:
+                raise ValueError("classes must be at least 2; got 1.")
         elif classes is not None:
             names = _class_names(classes)
             count = len(names)
@@ -508,7 +513,14 @@ def _tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach().clone()
     else:
-        tensor = torch.from_numpy(np.array(values))
+        try:
+            tensor = torch.from_numpy(np.array(values))
+        except (TypeError, ValueError):  # text, objects, or rows of different length
+            raise ValueError(
+                f"x and y must be arrays or tensors of numbers; got {one_line(repr(values)):.80}."
+            ) from None
+    if tensor.is_complex():
+        raise ValueError("x and y must be arrays or tensors of real numbers; got complex ones.")
     if tensor.dtype == torch.float64:
         tensor = tensor.float()
     return tensor

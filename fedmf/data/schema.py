@@ -521,6 +521,12 @@ def _fault(kind: type[Column], key: str, error: Any) -> str:
     return f"{fault}."
 
 
+def is_step(text: str) -> bool:
+    """Return whether a text is a step such as "15 min" or "1w"."""
+    parts = _STEP.fullmatch(text)
+    return parts is not None and int(parts[1]) > 0
+
+
 def width_of(step: str) -> timedelta:
     """Return the width of a step such as "15 min" or "1w".
 
@@ -528,9 +534,9 @@ def width_of(step: str) -> timedelta:
         ValueError: it is not a positive number and a unit.
     """
     parts = _STEP.fullmatch(step)
-    if parts is None or not int(parts[1]):
+    if parts is None or not is_step(step):
         raise ValueError(
-            f"step must be a number and s, min, h, d or w, such as '15 min'; got {step!r:.100}"
+            f"step must be a number and s, min, h, d or w, such as '15 min'; got {step!r:.100}."
         )
     return timedelta(seconds=int(parts[1]) * _SECONDS[parts[2][0]])
 

@@ -62,7 +62,10 @@ def read_schema(file: str | Path) -> Schema:
     try:
         content = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"schema must be a readable TOML file; got {file}: {error}.") from None
+        raise ValueError(
+            f"schema must be a readable TOML file; got {file}: {error}. fedmf schema TABLE drafts"
+            " one."
+        ) from None
     if set(content) != {"columns"} or not isinstance(content["columns"], dict):
         raise ValueError(
             f"schema must have a table columns and no others; got {', '.join(content) or 'none'} in"

@@ -444,6 +444,11 @@ class Table(SpreadOptions):
             return ()
         names = read_user_list(Path(self.user_list).expanduser(), self.user_column)
         gone = round(self.test_fraction * len(names)) if held_out else 0
+        if gone == len(names):
+            raise ValueError(
+                f"test_fraction must leave users to train on; got {self.test_fraction}, with which"
+                f" all {gone} users are held out."
+            )
         if self.partition == "by-user" and len(names) - gone != self.users:
             raise ValueError(
                 f"N (users) must be {len(names) - gone} with this user_list: it names {len(names)},"

@@ -165,7 +165,12 @@ class _LineReader(TableReader):
         try:
             self._first = first.decode()
         except UnicodeDecodeError:
-            raise ContentError(f"{place} must be UTF-8 text; its first line is not.") from None
+            self._first = "\0"
+        if "\0" in self._first:  # as in spreadsheets and pictures
+            raise ContentError(
+                f"{place} must be UTF-8 text; its first line is not. Save it as comma-separated"
+                " UTF-8, or as Parquet with the suffix .parquet."
+            )
 
     def read(self, most: int) -> RowBatch | None:
         with _readable(self.place):

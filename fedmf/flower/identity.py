@@ -28,6 +28,7 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedmf.data import canonical_id
+from fedmf.data.cells import require_once
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import arrived
 from fedmf.flower.grid import InProcessGrid
@@ -36,6 +37,7 @@ from fedmf.flower.pulling import Pull, pull_of
 from fedmf.flower.screen import say
 from fedmf.flower.served_users import MOST_LINES, ClaimedUsers, ServedUsers
 from fedmf.runs.directory import ENROLLED
+from fedmf.values import check_whole
 
 _ONLINE: Final = "online"
 #: How often a node is asked.
@@ -134,6 +136,7 @@ class NodeIdentity(ServedUsers):
     resumable = False
 
     def __init__(self, users: int) -> None:
+        check_whole("users (number of nodes)", users)
         width = len(str(users - 1))
         super().__init__([f"user-{u:0{width}d}" for u in range(users)], say)
         self._nodes: list[int] = []
@@ -263,7 +266,7 @@ class ClientReportedIdentity(ClaimedUsers):
         report: Callable[[str], None] = say,
         node_keys: Mapping[bytes, Collection[str]] | None = None,
     ) -> None:
-        super().__init__([canonical_id(user) for user in user_list], report)
+        super().__init__(require_once([canonical_id(user) for user in user_list]), report)
         self._node_keys = node_keys
         self._keys = dict[int, bytes]()
         self._most_claims = 1
@@ -271,8 +274,6 @@ class ClientReportedIdentity(ClaimedUsers):
             self._most_claims = 2 * self.users + _MOST_STRANGERS
         self._known = frozenset(self.user_list)
         self._question = question()
-        if len(self._known) < self.users:
-            raise ConfigError("user_list must name each user once.")
         self._handshakes = dict[int, _Handshake]()
         self._sent = dict[str, int]()  # the node by the id of a question without an answer
         self._pull: tuple[Grid, Pull] | None = None

@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.errors import ConfigError
 from fedmf.flower.handshake import RejectedReply, require_no_error, shown
 from fedmf.flower.messages import checked_array, decoded, encoded
 from fedmf.runs.model_layout import ModelLayout, check_type
@@ -25,6 +26,11 @@ class ArrayLayout(ModelLayout):
     @classmethod
     def of(cls, arrays: ArrayRecord, frozen: Sequence[str] = (), tied: bool | None = None) -> Self:
         """Return the layout of a record; the arguments are those of `ModelLayout.of_arrays`."""
+        if not isinstance(arrays, ArrayRecord):
+            raise ConfigError(
+                f"initial_arrays must be an ArrayRecord; got {type(arrays).__name__}. For a module"
+                " it is ArrayRecord(module.state_dict())."
+            )
         for name, array in arrays.items():
             check_type(name, array.dtype)  # before it is decoded
         return cls.of_arrays(decoded(arrays), frozen, tied)

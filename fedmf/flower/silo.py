@@ -7,6 +7,7 @@ noise, or one fixed error. `fedmf.runs.silo` decides what a silo answers.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -29,6 +30,7 @@ from fedmf.flower.screen import say
 from fedmf.optim import RoundRelease
 from fedmf.runs.silo import ConfiguredSilo, Silo
 from fedmf.training.user_failures import described, pass_interrupt
+from fedmf.values import check_whole
 
 _log = logging.getLogger("fedmf")
 
@@ -73,8 +75,18 @@ def _configured(file: str) -> ConfiguredSilo:
     return ConfiguredSilo(file)
 
 
+def _file_of(context: Context) -> str:
+    """Return the path of the silo's file in the node config."""
+    file = context.node_config.get("silo")
+    if not isinstance(file, str):
+        raise ConfigError(
+            f"silo (of --node-config) must be the path of the silo's file; got {file!r}."
+        )
+    return file
+
+
 #: fedmf's own client app of a silo: ``silo`` in the node config is the path of the silo's file.
-client: Final = silo_app(lambda context: _configured(str(context.node_config["silo"])))
+client: Final = silo_app(lambda context: _configured(_file_of(context)))
 
 
 def _answer(silo: Silo, message: Message) -> Message:
@@ -133,6 +145,12 @@ class SiloSums(Strategy):
         tied: bool | None = None,
     ) -> None:
         check_inner(strategy)
+        if not training:
+            raise ConfigError("training must be the name in the files of the silos; got none.")
+        if not 0 < clip_norm < math.inf:
+            raise ConfigError(f"clip_norm must be positive and finite; got {clip_norm}.")
+        if users_per_round is not None:
+            check_whole("users_per_round", users_per_round)
         self.inner = strategy
         self._training = training
         self._clip_norm = float(clip_norm)

@@ -135,8 +135,10 @@ def create_directory(
     """
     try:
         if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(f"{what} {path} must be new or empty; it contains other files.")
-        path.parent.mkdir(parents=True, exist_ok=True)
+            found = "contains other files" if path.is_dir() else "is no directory"
+            raise ConfigError(f"{what} {path} must be new or empty; it {found}.")
+        with contextlib.suppress(FileExistsError):  # a file, in which nothing can be created
+            path.parent.mkdir(parents=True, exist_ok=True)
         for unfinished in path.parent.glob(f"{_UNFINISHED}*"):
             with contextlib.suppress(FileNotFoundError):  # another process may be tidying up
                 if time.time() - unfinished.stat().st_mtime > _ABANDONED:
@@ -151,7 +153,9 @@ def create_directory(
             shutil.rmtree(building, ignore_errors=True)
         sync_directory(path.parent)
     except OSError as error:
-        raise ConfigError(f"{what} {path} cannot be created: {error.strerror or error}.") from None
+        raise ConfigError(
+            f"{what} {path} cannot be created: {error.strerror or error}. Choose another place."
+        ) from None
 
 
 def require_free(path: Path) -> None:
@@ -235,7 +239,7 @@ def load_key(path: Path) -> NoiseKey:
             # The text has no name, since tracebacks show the values of names.
             key = NoiseKey.from_secret_text(file.read(1 << 12))
     except OSError as error:
-        raise ConfigError(f"cannot use noise key {path}: {error.strerror or error}.") from None
+        raise ConfigError(f"cannot use noise key {path}: {error.strerror}. Restore it.") from None
     if key is None:
         raise ConfigError(
             f"file (key) must hold an intact '{KEY_HEADER}'; got something else at {str(path)!r}. "

@@ -46,6 +46,8 @@ from fedmf.participation import Participation
 #: "fdmf" in ASCII, by which `file` and SQLite recognise a ledger.
 _APPLICATION: Final = 0x66646D66
 _FORMAT: Final = 2
+#: What to do if the ledger cannot be read or written.
+_REMEDY: Final = "If the disk is full, free it; else restore the whole directory from one copy."
 #: Key of a step that is no user's.
 NO_USER: Final = (1 << 32) - 1
 #: A state of more bytes has a file of its own.
@@ -325,10 +327,11 @@ class Ledger:
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if (application, version) != (_APPLICATION, _FORMAT):
-            raise LedgerError(f"{self.path} is not a fedmf ledger of format {_FORMAT}.")
+            raise LedgerError(f"{self.path} is not a fedmf ledger of format {_FORMAT}. {_REMEDY}")
         (verdict,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise LedgerError(f"ledger {self.path} is damaged: {' '.join(verdict.split())}.")
+            fault = " ".join(verdict.split())
+            raise LedgerError(f"ledger {self.path} is damaged: {fault}. {_REMEDY}")
 
     def _read_header(self) -> None:
         row = self._connection.execute("SELECT json, chain, code FROM header").fetchone()
@@ -851,8 +854,8 @@ def _one_line(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         reason = " ".join(str(error).split())
         if reason == "file is not a database":
-            raise LedgerError(f"{path} is not a fedmf ledger: {reason}.") from None
-        raise LedgerError(f"ledger {path} failed: {reason}.") from error
+            raise LedgerError(f"{path} is not a fedmf ledger: {reason}. {_REMEDY}") from None
+        raise LedgerError(f"ledger {path} failed: {reason}. {_REMEDY}") from error
     except OSError as error:
         raise LedgerError(f"ledger {path} failed: {error.strerror or error}.") from error
 

@@ -193,7 +193,7 @@ class HighWaterMark:
             ) from None
         except OSError as error:
             _log.warning(
-                "%s is not writable (%s): older copies of a run go unnoticed", folder, error
+                "%s is not writable (%s): older copies go unnoticed; set FEDMF_MARKS", folder, error
             )
 
     @staticmethod

@@ -132,6 +132,8 @@ def design(
         raise ValueError(f"memory_vectors (limit) must be at least 0; got {memory_vectors}.")
     if sampling != "none":
         _check_sampling(sampling, epsilon, memory_vectors)
+    if isinstance(mechanisms, str):
+        raise ValueError(f"mechanisms must be a list of names; got the string {mechanisms!r}.")
     if mechanisms and all_mechanisms:
         raise ValueError(
             f"all_mechanisms must be omitted where mechanisms are named; got {len(mechanisms)}"

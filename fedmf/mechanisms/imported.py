@@ -75,7 +75,13 @@ def _factorization_of(strategy: Any, rounds: int) -> Factorization:
         decays = np.asarray(strategy.buf_decay, np.float64)
         weights = np.asarray(strategy.output_scale, np.float64)
         return BufferedToeplitz(decays, weights, rounds)
-    values = np.asarray(strategy, np.float64)
+    try:
+        values = np.asarray(strategy, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"strategy must be coefficients, a matrix, a BLT or a recipe; got {strategy!r:.80}."
+            " Read a file first, for example with np.load."
+        ) from None
     if values.ndim == 1:
         return Toeplitz(values, rounds)
     if values.ndim == 2:

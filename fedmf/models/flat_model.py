@@ -59,8 +59,15 @@ class FlatModel:
                     f"model parameters must be float32; got {name!r} of another type. Call"
                     " module.float()."
                 )
+            if not bool(torch.isfinite(parameter).all()):
+                raise ValueError(
+                    f"model parameters must be finite; got NaN or infinity in {name!r}. Initialise"
+                    " it again."
+                )
         if self.dimension == 0:
-            frozen = "; all of them are frozen (requires_grad is False)" if self.constants else ""
+            frozen = ""
+            if self.constants:
+                frozen = "; all of them are frozen (requires_grad is False). Leave a part to train"
             raise ValueError(f"model must have parameters to train; got none{frozen}.")
 
     @cached_property

@@ -27,6 +27,8 @@ def freeze(module: M) -> M:
     >>> [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     ['1.weight', '1.bias']
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch module; got {type(module).__name__}.")
     return module.requires_grad_(False).eval()
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import math
 import threading
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,6 +149,21 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
     return session
 
 
+def checked_users(users: Sequence[str]) -> list[str]:
+    """Return the ids of users as a list.
+
+    Raises:
+        ConfigError: they are not strings, or not different.
+    """
+    names = list(users)
+    if isinstance(users, str) or not all(isinstance(user, str) and user for user in names):
+        raise ConfigError(f"users must be a sequence of ids, each a string; got {users!r:.80}.")
+    if len(set(names)) < len(names):
+        twice = Counter(names).most_common(1)[0][0]
+        raise ConfigError(f"users must name each user once; got {twice!r:.80} more than once.")
+    return names
+
+
 class PrivateAggregator:
     """User-level differential privacy for any training program, without Flower.
 
@@ -194,12 +210,7 @@ class PrivateAggregator:
         frozen: Sequence[str] = (),
         tied: bool | None = None,
     ) -> None:
-        self._users = list(users)
-        are_ids = all(isinstance(user, str) and user for user in self._users)
-        if isinstance(users, str) or not are_ids:
-            raise ConfigError(f"users must be a sequence of ids, each a string; got {users!r:.80}.")
-        if len(set(self._users)) < len(self._users):
-            raise ConfigError("users must name each user once.")
+        self._users = checked_users(users)
         self._values: dict[str, Any] = {
             "privacy": privacy,
             "cohorts": cohorts,

@@ -355,8 +355,9 @@ def read_header(path: Path) -> RunHeader:
         ConfigError: it is not a run directory.
         LedgerError, ValueError: a damaged ledger, or one of another format.
     """
-    with opened_record(path) as (header, _):
-        return header
+    ledger, header = open_ledger(path, read_only=True)
+    ledger.close()
+    return header
 
 
 def recorded_run(

@@ -66,6 +66,11 @@ def predict(path: str | Path, rows: str | Path) -> arrow.Table:
             data.
         ValueError: the rows cannot be read.
     """
+    if not isinstance(rows, str | Path):
+        raise TypeError(
+            f"rows must be the path of a file or folder; got {type(rows).__name__}. A data frame"
+            " has to_csv and to_parquet."
+        )
     return Predictor.of(Path(path)).of_file(Path(rows)).table
 
 

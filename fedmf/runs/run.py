@@ -147,8 +147,8 @@ class MechanismConfig:
         if not callable(getattr(self.choice, "build", None)):
             raise ValueError(
                 "C (choice) must be NamedMechanism(name, params) or GivenFactorization(C); got"
-                f" {self.choice!r}. A run takes a name or a factorization alone as its mechanism,"
-                " too."
+                f" {type(self.choice).__name__}. A run takes a name or a"
+                " factorization alone as its mechanism, too."
             )
         Objective.parse(self.objective)
         checked(_WEIGHT, "w (second_moment_weight)", self.second_moment_weight)
@@ -242,6 +242,7 @@ class Run:
             raise ConfigError(str(error)) from None
 
     def _check(self) -> None:
+        self._check_types()
         n = self.cohorts.rounds
         bands = self.mechanism_config.bands
         if bands is not None and bands > n:
@@ -251,11 +252,6 @@ class Run:
                 f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}."
                 " Otherwise it would claim amplification without sampling."
             )
-        for each in self.extra_releases:
-            if not isinstance(each, Statistic):
-                raise ValueError(
-                    f"extra_releases must hold values of fedmf.runs.Statistic; got {each!r}."
-                )
         check_statistics(self.statistics, self.privacy.counts_sampling, paired=False)
         self._check_held_out()
         self.schedule(secret_seed=0)  # only to check it
@@ -263,6 +259,36 @@ class Run:
         for workload in (self.workload, self.second_workload):
             if workload.rounds != n:
                 raise ValueError(f"A (workload) must have n={n} rounds; got {workload.rounds}.")
+
+    def _check_types(self) -> None:
+        """Reject arguments of another type, such as a number where a value belongs."""
+        is_task = isinstance(self.task, Task) or hasattr(self.task, "build")
+        is_rule = isinstance(self.server, ChosenOptimizer) or hasattr(self.server, "init")
+        rules = {
+            "task must be made by fedmf.classification or its like": (is_task, self.task),
+            "cohorts must be fedmf.CyclicCohorts or their like": (
+                isinstance(self.cohorts, Cohorts),
+                self.cohorts,
+            ),
+            "privacy must be fedmf.UserLevel or fedmf.NoPrivacy": (
+                isinstance(self.privacy, Privacy),
+                self.privacy,
+            ),
+            "server must be fedmf.Sgd or its like, or have init and step": (is_rule, self.server),
+            "client must be fedmf.LocalSGD": (isinstance(self.client, LocalSGD), self.client),
+            "extra_releases must be a tuple or list": (
+                isinstance(self.extra_releases, tuple | list),
+                self.extra_releases,
+            ),
+        }
+        for rule, (kept, given) in rules.items():
+            if not kept:
+                raise ValueError(f"{rule}; got {type(given).__name__}.")
+        for each in self.extra_releases:
+            if not isinstance(each, Statistic):
+                raise ValueError(
+                    f"extra_releases must hold values of fedmf.runs.Statistic; got {each!r}."
+                )
 
     def _check_held_out(self) -> None:
         """Require examples on which users compute metrics, unless their own programs do."""

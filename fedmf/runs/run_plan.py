@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from fedmf.clipping.clipped_rows import check_clip_norm
 from fedmf.clipping.clipped_sum import SumSpec
 from fedmf.errors import ConfigError
 from fedmf.optim import ServerOptimizer
@@ -33,6 +34,7 @@ def plan_of(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
     Logs a warning where δ is above 1/N.
     """
     try:
+        check_clip_norm(run.privacy.clip_norm)
         plan = _calibrated(run, optimizer, dimension)
     except ConfigError:
         raise

@@ -149,6 +149,7 @@ class Session:
             ConfigError: the run cannot be executed or the place cannot be used; nothing is left
                 there.
         """
+        check_run(run)
         check_device(device)
         task = run.task_source.build()
         if simulated:
@@ -201,6 +202,7 @@ class Session:
         if run is None:
             run = Run.from_dict(stored)
         else:
+            check_run(run)
             require_same(path, stored, run)
         task = run.task_source.build()
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
@@ -518,8 +520,19 @@ def require_same(path: Path, stored: Mapping[str, Any], run: Run) -> None:
         )
 
 
+def check_run(run: object) -> None:
+    """Reject what is no run, such as the name of a configuration."""
+    if not isinstance(run, Run):
+        raise ConfigError(
+            f"run must be a fedmf.Run; got {type(run).__name__}. fedmf.load_run(FILE) reads a"
+            " configuration."
+        )
+
+
 def check_device(device: str) -> None:
-    """Reject a CUDA device on a machine without one."""
+    """Reject another device than a processor or a CUDA device that this machine has."""
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise ConfigError(f"device must be 'cpu' or 'cuda'; got {device!r}.")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
             "--device cuda needs an NVIDIA GPU and a CUDA build of torch; none is available here."

@@ -24,7 +24,7 @@ from fedmf.data import PublicInput
 from fedmf.errors import ConfigError, HorizonExceededError
 from fedmf.ledger.released_integers import FOLDER, INTEGERS
 from fedmf.optim import Sgd
-from fedmf.runs.aggregator import ExternalTask, session_of
+from fedmf.runs.aggregator import ExternalTask, checked_users, session_of
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.loop import Reply
 from fedmf.runs.model_layout import Arrays, ModelLayout, as_array, named_copies
@@ -34,7 +34,7 @@ from fedmf.runs.simulation import Request
 from fedmf.runs.tables.configuration import run_of
 from fedmf.training import LocalTrainer, UserFailure, preflight
 from fedmf.training.user_failures import described, pass_interrupt
-from fedmf.values import Field, Value
+from fedmf.values import Field, Value, fields_of
 
 #: From a user's id and a copy of the model, by name, to what training changed, by name.
 Train = Callable[[str, dict[str, NDArray[Any]]], Arrays]
@@ -149,20 +149,22 @@ class Silo:
         frozen: Sequence[str] = (),
         tied: bool | None = None,
     ) -> None:
+        if not callable(train):
+            raise ConfigError(f"train must be a function; got {type(train).__name__}.")
         self._train = train
         tables = _read(Path(file))
-        self.table = _table(tables.pop("silo", {}))
         for name in tables:
-            if name not in self.tables:
+            if name not in ("silo", *self.tables):
                 raise ConfigError(
                     f"tables of a silo's file must be silo, {', '.join(self.tables)}; got [{name}]."
                 )
+        self.table = _table(tables.pop("silo", {}))
         arrays = {name: as_array(name, value) for name, value in model.items()}
         self.layout = ModelLayout.of_arrays(arrays, frozen, tied)
         self._initial = self.layout.flat_of(arrays)
         task = SiloTask(
             self.layout,
-            list(users),
+            checked_users(users),
             training=self.table.training,
             data_inputs=self.data_inputs(),
         )
@@ -322,7 +324,11 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _table(values: Mapping[str, Any]) -> SiloTable:
+    known = fields_of(SiloTable)
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"[silo] must have the keys {', '.join(known)}; got {name!r:.80}.")
     try:
         return SiloTable(**values)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(f"[silo] {error}") from None

@@ -27,7 +27,7 @@ from fedmf.runs.loop import Clients, OnRound, Reply, RunResult, TrainingLoop
 from fedmf.runs.progress import both, shown
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.run_plan import plan_of
-from fedmf.runs.session import Session, check_users_here
+from fedmf.runs.session import Session, check_run, check_users_here
 from fedmf.runs.statistics.client_metric import reported_name
 from fedmf.training import LocalTrainer, UserFailure, checked_sum
 from fedmf.training.user_failures import described
@@ -173,6 +173,7 @@ def plan(run: Run) -> Plan:
     Raises:
         ConfigError: a mechanism that cannot be built or that the accountant does not cover.
     """
+    check_run(run)
     task = run.task_source.build()
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
     return plan_of(run, optimizer, task.model.dimension)

@@ -355,7 +355,8 @@ class FunctionTask(Value, TaskSource):
             raise
         except Exception as error:
             raise ConfigError(
-                f"task {self.function!r} failed: {type(error).__name__}: {error}"
+                f"task {self.function!r} failed: {type(error).__name__}: {error}. The function is"
+                " called with one argument, the keys of [task]."
             ) from error
         if not isinstance(task, Task):
             raise ConfigError(

@@ -14,7 +14,7 @@ from typing import Final, Self, final
 import numpy as np
 
 from fedmf.errors import ConfigError
-from fedmf.streaming.private_release import NO_DENSITY, PrivateRelease
+from fedmf.streaming.private_release import NO_DENSITY, PrivateRelease, check_rate
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.stream_rows import Reader, RowBlock
 
@@ -33,8 +33,12 @@ class Alarms:
         settings: of the stream.
         false_alarms: share of ordinary rows that may be in it.
 
+    The file is opened on entering a ``with`` block, which raises ConfigError if it cannot be
+    written.
+
     Raises:
-        ConfigError: the releases of this stream have no density, or the file cannot be written.
+        ConfigError: the releases of this stream have no density.
+        ValueError: a share that is not between 0 and 1.
     """
 
     def __init__(self, path: Path, settings: Settings, false_alarms: float) -> None:
@@ -42,6 +46,8 @@ class Alarms:
         same_workload = settings.workloads[0] == settings.workloads[-1]
         if not (squares and same_workload and settings.moment_method.second_noise):
             raise ConfigError(NO_DENSITY)
+        check_rate(false_alarms)
+        self._path = path
         self._encoding = settings.encoding
         self._rate = false_alarms
         self._release: PrivateRelease | None = None
@@ -49,18 +55,19 @@ class Alarms:
         self.rows = 0
         self.missing = 0
         self.alarms = 0
+
+    def __enter__(self) -> Self:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._path, flags, 0o600)
         except OSError as error:
             raise ConfigError(
-                f"alarms (file) must be writable; got {path}: {error.strerror}."
+                f"alarms (file) must be writable; got {self._path}: {error.strerror}."
             ) from None
         self._file = os.fdopen(descriptor, "w", newline="")
         self._lines = csv.writer(self._file, lineterminator="\n")
         if not os.fstat(descriptor).st_size:
             self._lines.writerow(["row", "score", "threshold", "release"])
-
-    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -648,7 +648,7 @@ def alarm_threshold(
     >>> round(alarm_threshold(0.05, np.eye(2), np.zeros(2), np.zeros((2, 2))), 1)   # χ²: 5.99
     6.0
     """
-    _check(rate)
+    check_rate(rate)
     d = len(covariance)
     rng = np.random.default_rng(0)
     noises = max(20, min(_NOISES, _WORK // d**3))
@@ -685,7 +685,7 @@ def calibrated_threshold(rate: float, scores: ArrayLike) -> float:
     >>> calibrated_threshold(0.1, range(1, 20))
     18.0
     """
-    _check(rate)
+    check_rate(rate)
     ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
     place = math.ceil((1 - rate) * (ordered.size + 1))
     missing = int(np.isnan(ordered).sum())
@@ -702,6 +702,11 @@ def calibrated_threshold(rate: float, scores: ArrayLike) -> float:
     return float(ordered[place - 1])
 
 
-def _check(rate: float) -> None:
+def check_rate(rate: float) -> None:
+    """Reject a share of false alarms that is none.
+
+    Raises:
+        ValueError: it is not between 0 and 1.
+    """
     if not 0 < rate < 1:
         raise ValueError(f"rate (of false alarms) must lie between 0 and 1; got {rate}.")

@@ -43,6 +43,7 @@ from fedmf.streaming.stream_rows import (
     numbered,
 )
 from fedmf.streaming.stream_run import StreamRun, open_pushed
+from fedmf.values import check_whole
 
 #: Names of columns, as in JSON lines {"x": [0.1, 0.2], "user": "ann"}.
 _ROW = "x"
@@ -226,8 +227,9 @@ class PrivateStream:
             if run.done:
                 raise HorizonExceededError(
                     f"t (period) must be at most n (rounds) = {run.plan.rounds}; all were closed."
+                    " Another stream takes later rows, with an epsilon of its own."
                 )
-            if not len(rows):
+            if not _count_of(rows):
                 return
             block, _ = self._block(rows, users, None)
             if block.periods.size < len(block):
@@ -318,7 +320,7 @@ class PrivateStream:
                     "push releases every row; this stream releases periods. Use add and"
                     " close_period."
                 )
-            if not len(rows):
+            if not _count_of(rows):
                 return []
             block, row_keys = self._block(rows, users, keys)
             if row_keys is None:
@@ -387,7 +389,8 @@ class PrivateStream:
             if left:
                 state = f"{left} are left, for {len(users)} rows"
             raise HorizonExceededError(
-                f"t (step) must be at most n (rounds) = {run.plan.rounds}; {state}."
+                f"t (step) must be at most n (rounds) = {run.plan.rounds}; {state}. Another stream"
+                " takes later rows, with an epsilon of its own."
             )
         named = [(t, user) for t, user in enumerate(users, start=step + 1) if user is not None]
         if len(named) == 1:
@@ -503,6 +506,7 @@ class _RowFormat:
                 "d (dimension) must be given, or the names of the columns; got neither."
             )
         else:
+            check_whole("d (dimension)", dimension)
             self.layout = array_layout(_ROW, dimension, settings)
             self._named = False
             self._names = ()
@@ -642,6 +646,19 @@ class _RowFormat:
             kind = table.schema.field(name).type
             if not (types.is_integer(kind) or types.is_floating(kind)):
                 raise ValueError(f"column {name!r} must hold numbers; got {kind}. {_FREE}")
+
+
+def _count_of(rows: Any) -> int:
+    """Return the number of rows.
+
+    Raises:
+        ValueError: it is not known, as that of None or of a generator.
+    """
+    if not hasattr(rows, "__len__"):
+        raise ValueError(
+            f"rows must be a table, an array or a list of rows; got {type(rows).__name__}. {_FREE}"
+        )
+    return len(rows)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

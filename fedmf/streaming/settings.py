@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 from fedmf.data import Schema
-from fedmf.data.schema import Encoding, Text, Time, time_of, width_of
+from fedmf.data.schema import Encoding, Text, Time, is_step, time_of, width_of
 from fedmf.matrices.factorization import Factorization, factorization_from_dict
 from fedmf.moments import AIMS, METHODS, MomentMethod
 from fedmf.participation import LARGEST_HORIZON, most_participations
@@ -142,11 +142,7 @@ class Settings:
                 "workload must be given once, or twice for the two moments; got"
                 f" {len(self.workloads)}."
             )
-        if not _SHORTEST <= self.clip_norm <= _LONGEST:
-            raise ValueError(
-                f"zeta (clip norm) must lie in {_SHORTEST}..{_LONGEST}, and be given without a"
-                f" schema; got {self.clip_norm}. Its square is the scale of second moments."
-            )
+        self._check_clip_norm()
         if self.time_column is None:
             self._check_rows_of_a_release()
         if self.rounds is not None:
@@ -164,6 +160,18 @@ class Settings:
             self._check_periods(self.time_column)
         if self.schema is not None:
             self._check_schema(self.schema)
+
+    def _check_clip_norm(self) -> None:
+        if self.clip_norm is None or math.isnan(self.clip_norm):
+            raise ValueError(
+                "ζ (clip_norm) must be given without a schema, as the largest norm of a row; got"
+                " none."
+            )
+        if not _SHORTEST <= self.clip_norm <= _LONGEST:
+            raise ValueError(
+                f"ζ (clip_norm) must lie in {_SHORTEST}..{_LONGEST}; got {self.clip_norm}. Its"
+                " square is the scale of second moments."
+            )
 
     def _check_rows_of_a_release(self) -> None:
         if not isinstance(self.release_every, int):
@@ -186,14 +194,16 @@ class Settings:
         """Check a stream of periods, of which everything but the rows is public."""
         if isinstance(self.release_every, timedelta):
             object.__setattr__(self, "release_every", _written(self.release_every))
-        if not isinstance(self.release_every, str):
+        if not isinstance(self.release_every, str) or not is_step(self.release_every):
             raise ValueError(
                 "release_every (length of a period) must be a number and s, min, h, d or w, such as"
                 f" '1w', with a time column; got {self.release_every!r}."
             )
         if self.rounds is None:
             raise ValueError("n (rounds) must be given with a time column; got none.")
-        start = time_of(self.start or "")
+        start = None
+        if isinstance(self.start, str):
+            start = time_of(self.start)
         if start is None:
             raise ValueError(
                 "start (of the first period) must be a time such as 2026-01-31; got"

@@ -507,7 +507,10 @@ def open_run(
             reader = stack.enter_context(opened)
         else:
             if first_row != 1:
-                raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
+                raise InputError(
+                    "from_row (number of the first row) must be 1 for a new stream; got"
+                    f" {first_row}."
+                )
             if rows is None and settings.rounds is None:
                 raise InputError(
                     "n (rounds) must be given for standard input; got none. Use --rounds N."

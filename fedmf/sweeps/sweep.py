@@ -192,7 +192,9 @@ class Sweep:
         """Reject unknown fields of a file, and a file without base or seeds."""
         known = [entry.name.replace("_", "-") for entry in dataclasses.fields(cls)]
         known.append("set")
-        for name in fields.keys() - known:
+        for name in fields:
+            if name in known:
+                continue
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"it has {', '.join(known)}."
             if near:
@@ -387,6 +389,9 @@ def _selected_variants(fields: Mapping[str, Any], only: Sequence[str]) -> dict[s
 
 def _tuples(lists: Mapping[str, Any]) -> dict[str, tuple[Scalar, ...]]:
     """Lists of values by dotted key, as tuples."""
+    for name, values in dotted(lists).items():
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise ConfigError(f"{name} must be a list of values; got {values!r:.80}.")
     return {name: tuple(values) for name, values in dotted(lists).items()}
 
 

@@ -186,7 +186,7 @@ def test_fedmfs_own_app_trains_what_its_file_describes(tmp_path: Path) -> None:
         (("[mechanism]", "[execution]\n[mechanism]"), r"got \[execution\]"),
         (("[mechanism]", "[clipping]\n[mechanism]"), r"got \[clipping\]"),
         (("epsilon = 8.0", 'kind = "none"'), "must add noise"),
-        (("[silo]", "[silo]\nkey = 3"), "unexpected keyword"),
+        (("[silo]", "[silo]\nkey = 3"), "must have the keys training, directory"),
         (("[silo]", "[silo"), "cannot be read"),
     ],
 )

@@ -177,7 +177,7 @@ def test_ranges_of_numbers_end_where_they_say(
         ),
         ({"batch_size": 1}, "did you mean 'client.batch-size'?"),
         ({"privacy.rounds": 1}, "did you mean 'cohorts.rounds'?"),
-        ({"zzz": 1}, "unknown configuration key 'zzz'; fedmf options lists all"),
+        ({"zzz": 1}, "unknown configuration key 'zzz'; tables are task, data"),
         ({"privacy": 3}, "unknown configuration key 'privacy'; did you mean 'privacy."),
         (
             {"execution.kind": "x"},

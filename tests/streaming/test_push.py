@@ -356,7 +356,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     for changes, message in (
         ({"columns": "ab"}, "columns must be a list of names; got the string 'ab'"),
         ({"release_every": 2}, r"release_every \(length of a period\) must be a number and s"),
-        ({"clip_norm": 0.0}, r"zeta \(clip norm\) must lie in"),
+        ({"clip_norm": 0.0}, r"ζ \(clip_norm\) must lie in"),
         ({"workloads": ["average", "prefix", "prefix"]}, "workload must be given once, or twice"),
         ({"schema": "schema.toml"}, "schema must come from fedmf.data.read_schema"),
     ):

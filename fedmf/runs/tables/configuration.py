@@ -321,7 +321,9 @@ def _unknown(name: str, value: object) -> str:
     near = ["mechanism.params"]
     if table != "mechanism":
         near = _nearest(name)
-    hint = "; fedmf options lists all"
+    hint = "; fedmf options lists all."
+    if table not in TABLES:
+        hint = f"; tables are {', '.join(TABLES)}. fedmf options lists all keys."
     if near:
         hint = f"; did you mean {' or '.join(map(repr, near))}?"
     return f"unknown configuration key {name[:100]!r}{hint}"
@@ -341,8 +343,9 @@ def _nearest(name: str) -> list[str]:
     near = difflib.get_close_matches(name, known_keys(), n=1, cutoff=0.6)
     if near:
         return near
-    for other in difflib.get_close_matches(key, by_key, n=1):
-        return by_key[other][-1:]
+    if name.partition(".")[0] in TABLES:
+        for other in difflib.get_close_matches(key, by_key, n=1):
+            return by_key[other][-1:]
     return []
 
 
@@ -469,7 +472,9 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise ValueError(f"a line has more than {_MOST_DOTS} dots")
         return tomllib.loads(text)
     except OSError as error:
-        raise ConfigError(f"cannot read configuration {path}: {error.strerror}.") from None
+        raise ConfigError(
+            f"cannot read configuration {path}: {error.strerror}. fedmf init writes one."
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {' '.join(str(error).split())[:200]}") from None
 
