@@ -340,7 +340,7 @@ def main() -> None:
     command.add_argument("--participations", type=int, nargs="+", default=[10**5, 10**6, 10**7])
     command = commands.add_parser("memory")
     command.set_defaults(measure=show_memory)
-    command.add_argument("--users", type=int, nargs="+", default=[10**5, 10**6])
+    command.add_argument("--users", type=int, nargs="+", default=[10**5])
     command = commands.add_parser("ray")
     command.set_defaults(measure=show_ray)
     command.add_argument("--models", nargs="+", choices=COHORTS, default=list(COHORTS))
