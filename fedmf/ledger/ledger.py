@@ -403,14 +403,18 @@ class Ledger:
             raise ParticipationViolation(
                 f"{name} is past the horizon of n={self.participation.rounds}."
             )
-        if not self._steps and (keys[1:] <= keys[:-1]).any():
-            raise LedgerError(f"{name} names its users out of order or twice.")
-        times = range(commit.first + 1, end + 1) if self._steps else [commit.first] * len(keys)
-        for time, key in zip(times, keys.tolist(), strict=True):
-            if key != NO_USER:
-                user = histories.names[key] if key < known else newcomers[key - known]
-                histories.check(time, [user])
-                histories.record(user, time)
+        if self._steps:
+            for time, key in zip(range(commit.first + 1, end + 1), keys.tolist(), strict=True):
+                if key != NO_USER:
+                    user = histories.names[key] if key < known else newcomers[key - known]
+                    histories.check(time, [user])
+                    histories.record(user, time)
+        else:
+            if (keys[1:] <= keys[:-1]).any():
+                raise LedgerError(f"{name} names its users out of order or twice.")
+            if keys[keys >= known].tolist() != list(range(known, known + len(newcomers))):
+                raise LedgerError(f"{name} gives keys to other users than it names.")
+            histories.record_round(keys, newcomers, commit.first)
         if histories.names[known:] != newcomers:
             raise LedgerError(f"{name} names users who are not in it, or gives one a second key.")
 
@@ -477,19 +481,16 @@ class Ledger:
 
         Times are rounds or steps, from 0. `histories.names` has the users by key.
         """
-        times = [np.empty(0, np.int64)]
-        users = [np.empty(0, np.int64)]
+        times = [np.empty(0, np.int32)]
+        users = [np.empty(0, np.int32)]
         for commit in self.commits():
             places = np.flatnonzero(commit.keys != NO_USER)
-            users.append(commit.keys[places].astype(np.int64))
-            if self._steps:
-                times.append(commit.first + places)
-            else:
-                times.append(np.full(len(places), commit.first))
+            users.append(commit.keys[places].astype(np.int32))
+            times.append((commit.first + places * self._steps).astype(np.int32))
         all_times = np.concatenate(times)
         all_users = np.concatenate(users)
-        order = np.argsort(all_users * np.int64(max(1, self.participation.rounds)) + all_times)
-        return all_times[order].astype(np.int32), all_users[order].astype(np.int32)
+        order = np.argsort(all_users, kind="stable")  # times ascend already
+        return all_times[order], all_users[order]
 
     def state(self) -> bytes | None:
         """Return the last state, or None if none was kept; opening missed a deleted one.

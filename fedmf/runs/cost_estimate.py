@@ -1,6 +1,7 @@
 """Guarantee and cost of a planned run, from its plan and synthetic examples.
 
-No user's data are trained on, and nothing is written.
+No user's data are trained on, and nothing is written. Examples that are not in memory are loaded
+for some users, to measure the time.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import resource
 import statistics
 import sys
 import timeit
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 from joblib import cpu_count
+from torch import Tensor
 
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.mechanisms.objective import query_variances
@@ -26,12 +29,19 @@ from fedmf.release.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.run_plan import plan_of
 from fedmf.runs.session import check_device, check_users_here
-from fedmf.training import Task, preflight, seconds_of_training
+from fedmf.training import Task, preflight, seconds_of_loading, seconds_of_training
 
 _ROUNDS: Final = 3
 #: The largest noise of the mean update over a run, in units of ζ, with which a run learns well
 #: (docs/choosing.md).
 _LARGEST_GOOD: Final = 0.2
+#: Measured bytes in memory of a user who took part, without the id, and of a participation.
+_BYTES_PER_USER: Final = 170
+_BYTES_PER_PARTICIPATION: Final = 24
+#: Measured bytes in the ledger of a round without its participants; half a page is empty.
+_ROW_BYTES: Final = 2500
+#: User ids of which the length is taken.
+_SOME_IDS: Final = 1000
 
 
 class NoiseAndSignal:
@@ -82,12 +92,106 @@ def _two_digits(value: float) -> int:
     return max(1, int(float(f"{value:.2g}")))
 
 
+@dataclass(frozen=True)
+class RoundSeconds:
+    """The time of a round, without its commit.
+
+    Args:
+        training: seconds of local training and clipping on all threads.
+        loading: seconds in which one thread loads the examples.
+        noise: seconds of a row of noise.
+        threads: how many threads train.
+    """
+
+    training: float
+    loading: float
+    noise: float
+    threads: int
+
+    @property
+    def total(self) -> float:
+        """Seconds of the round: one thread loads while all of them share the processor cores.
+
+        >>> RoundSeconds(training=1.0, loading=0.5, noise=0.25, threads=2).total
+        1.5
+        >>> RoundSeconds(training=1.0, loading=3.0, noise=0.25, threads=2).total
+        3.25
+        """
+        return max(self.loading, self.training + self.loading / self.threads) + self.noise
+
+
+@dataclass(frozen=True)
+class RecordSize:
+    """Memory and disk of the record of who took part, and of the state of the server.
+
+    Args:
+        participations: n·m.
+        users: how many users may take part at least once.
+        id_bytes: bytes of a typical user id.
+        rounds: n.
+        state: bytes of a checkpoint.
+        released: bytes of the integers that a round keeps; 0 without ``keep_releases``.
+    """
+
+    participations: int
+    users: int
+    id_bytes: int
+    rounds: int
+    state: int
+    released: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the record in memory at the end of the run, when its statement is computed."""
+        per_user = _BYTES_PER_USER + self.id_bytes
+        return self.users * per_user + self.participations * _BYTES_PER_PARTICIPATION
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the ledger, two checkpoints and released integers.
+
+        >>> RecordSize(10**7, 10**6, 12, 2000, 800_000, 0).disk
+        59600000
+        """
+        ledger = 4 * self.participations + self.users * (self.id_bytes + 1)
+        return ledger + self.rounds * (_ROW_BYTES + self.released) + 2 * self.state
+
+
+def record_size(run: Run, plan: Plan, user_ids: Sequence[str], optimizer: int) -> RecordSize:
+    """The size of the record of a run that all planned users join.
+
+    Args:
+        run: the run.
+        plan: its plan.
+        user_ids: of all users.
+        optimizer: bytes of the optimizer's state.
+    """
+    rounds = run.cohorts.rounds
+    participations = rounds * plan.users_per_round
+    some_ids = [user_ids[u] for u in range(min(plan.users, _SOME_IDS))]
+    released = 0
+    if run.execution.keep_releases:
+        released = 8 * plan.dimension
+    return RecordSize(
+        participations=participations,
+        users=min(plan.users, participations),
+        id_bytes=math.ceil(statistics.mean(len(user.encode()) for user in some_ids)),
+        rounds=rounds,
+        state=4 * plan.dimension + optimizer,
+        released=released,
+    )
+
+
+def _bytes_of(state: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in state.values())
+
+
 def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     """Yield privacy, noise, memory and time of a run, as label and text for people.
 
     The time comes last: it trains synthetic users of the declared structure, with as many examples
-    as real ones, evaluates the untrained model, and computes a few rows of noise under a temporary
-    key. Nothing is written.
+    as real ones, loads the examples of a few users unless all are in memory, evaluates the
+    untrained model, and computes a few rows of noise under a temporary key. Nothing is written.
 
     Args:
         run: the planned run.
@@ -134,18 +238,19 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     size = 8 * stored * model.dimension / 2**20
     yield "memory of noise", f"{size:,.1f} MiB: {stored} stored vectors"
     preflight(task, run.client, run.users_in_a_call)
-    training, row = _seconds(run, task, plan, device)
+    seconds = _seconds(run, task, plan, device)
     yield (
         "time of a round",
         (
-            f"{1e3 * (training + row):,.0f} ms: local training {1e3 * training:,.0f} on made-up"
-            f" users, noise {1e3 * row:,.1f}"
+            f"{1e3 * seconds.total:,.0f} ms: local training {1e3 * seconds.training:,.0f} on"
+            f" made-up users, loading of examples {1e3 * seconds.loading:,.0f} on one thread, noise"
+            f" {1e3 * seconds.noise:,.1f}"
         ),
     )
     evaluations = -(-n // run.execution.evaluate_every)
     untrained = model.initial().to(device)
     evaluation = min(timeit.repeat(lambda: task.evaluate(untrained), number=1, repeat=2))
-    total = n * (training + row) + evaluations * evaluation
+    total = n * seconds.total + evaluations * evaluation
     yield (
         "time of the run",
         (
@@ -153,11 +258,22 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
             f" {1e3 * evaluation:,.0f} ms; commits not counted"
         ),
     )
+    optimizer = run.optimizer_source.build(model.shapes, n)
+    state = _bytes_of(optimizer.init(untrained))
+    record = record_size(run, plan, task.dataset.user_ids, state)
+    memory = _peak_memory() + size + record.memory / 2**20
     yield (
         "memory of the process",
-        f"{_peak_memory() + size:,.0f} MiB: libraries, data, training and noise",
+        f"{memory:,.0f} MiB: libraries, data, training, noise and record of participations",
     )
-    yield "faster", _faster(device, training, row)
+    yield (
+        "disk",
+        (
+            f"{record.disk / 2**20:,.1f} MiB: ledger of {record.participations:,} participations,"
+            " model and state"
+        ),
+    )
+    yield "faster", _faster(device, seconds)
 
 
 def duration(seconds: float) -> str:
@@ -181,10 +297,12 @@ def _peak_memory() -> float:
     return peak / 2**10
 
 
-def _faster(device: str, training: float, row: float) -> str:
+def _faster(device: str, seconds: RoundSeconds) -> str:
     """Advice that shortens a run, here and elsewhere."""
-    if row > training:
+    if seconds.noise > max(seconds.training, seconds.loading):
         return "most of the time is noise: choose a mechanism with faster noise (fedmf design)"
+    if seconds.loading > seconds.training:
+        return "most of the time is loading of examples, on one thread: hold them in memory"
     cores = cpu_count()
     threads = torch.get_num_threads()
     advice = [f"{threads} of {cores} cores in use"]
@@ -218,7 +336,7 @@ def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
     """
     task, plan = _planned(run, device)
     preflight(task, run.client, run.users_in_a_call)
-    return sum(_seconds(run, task, plan, device))
+    return _seconds(run, task, plan, device).total
 
 
 def _planned(run: Run, device: str) -> tuple[Task, Plan]:
@@ -230,8 +348,8 @@ def _planned(run: Run, device: str) -> tuple[Task, Plan]:
     return task, plan_of(run, optimizer, task.model.dimension)
 
 
-def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:
-    """Seconds of local training in a round, and of a row of noise."""
+def _seconds(run: Run, task: Task, plan: Plan, device: str) -> RoundSeconds:
+    """Measure the parts of a round on this machine."""
     keys = KeySchedule.constant(NoiseKey.from_os())
     noisy = NoisyParts(keys, Domain.TRAINING, plan.parts[0], plan.noise_of(0))
     total = torch.zeros(task.model.dimension, dtype=torch.int64, device=device)
@@ -240,4 +358,8 @@ def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, floa
     training = seconds_of_training(
         task, run.client, run.cohorts.users_per_round, run.privacy.clip_norm
     )
-    return training, statistics.median(rows)
+    threads = 1  # in a row with a GPU
+    if device == "cpu":
+        threads = torch.get_num_threads()
+    loading = seconds_of_loading(task, run.cohorts.users_per_round)
+    return RoundSeconds(training, loading, statistics.median(rows), threads)

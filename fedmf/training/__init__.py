@@ -18,7 +18,7 @@ from fedmf.training.task_kinds import (
     regression,
     tagging,
 )
-from fedmf.training.trainer import checked_sum, seconds_of_training
+from fedmf.training.trainer import checked_sum, seconds_of_loading, seconds_of_training
 from fedmf.training.user_failures import UserFailure, example_counts
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "next_token",
     "preflight",
     "regression",
+    "seconds_of_loading",
     "seconds_of_training",
     "tagging",
 ]

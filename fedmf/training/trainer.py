@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -21,10 +22,13 @@ from fedmf.errors import UnsoundSumError
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
-from fedmf.training.user_failures import UserFailure, example_counts
+from fedmf.training.user_failures import UserFailure, example_counts, load_examples, silent
 
-#: Most made-up users that are trained.
+#: Most users that are trained, or loaded, to measure the time.
 _MOST_USERS: Final = 64
+#: Passes over them, of which the median counts, and seconds after which there is no further one.
+_PASSES: Final = 9
+_MOST_SECONDS: Final = 2.0
 
 _log = logging.getLogger("fedmf")
 
@@ -90,8 +94,8 @@ def checked_sum(
 def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm: float) -> float:
     """Seconds of a cohort's local training and clipping on this machine.
 
-    As many made-up users as fit into a cohort, but at most 64, are trained twice, with the numbers
-    of examples that the first users own; the second time counts, scaled to the cohort.
+    As many made-up users as fit into a cohort, but at most 64, are trained some times, with the
+    numbers of examples that the first users own; the median counts, scaled to the cohort.
 
     Args:
         task: the task; its users' examples are not read.
@@ -114,10 +118,41 @@ def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm
     here = replace(task, dataset=dataset.to(task.device))
     trainer = LocalTrainer(here, local, users=cohort_size)
     parameters = task.model.initial().to(task.device)
-    seconds = 0.0
-    for t in range(2):
-        total = ClippedSum(parameters.numel(), clip_norm, task.device)
-        start = time.perf_counter()
-        trainer.add_updates(parameters, names, t, total)
-        seconds = time.perf_counter() - start
+    total = ClippedSum(parameters.numel(), clip_norm, task.device)
+    seconds = _median_seconds(lambda: trainer.add_updates(parameters, names, 0, total))
     return seconds * cohort_size / users
+
+
+def _median_seconds(work: Callable[[], object]) -> float:
+    """Seconds of repeated work, without the first time, which may have to prepare something."""
+    work()
+    seconds = list[float]()
+    while len(seconds) < _PASSES and sum(seconds) < _MOST_SECONDS:
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def seconds_of_loading(task: Task, cohort_size: int) -> float:
+    """Seconds in which one thread loads the examples of a cohort; 0 if they are in memory.
+
+    The examples of as many users as fit into a cohort, but at most 64, are loaded some times and
+    dropped; the median time is scaled to the cohort. Whether some cannot be loaded does not matter.
+
+    Args:
+        task: the task.
+        cohort_size: m.
+    """
+    dataset = task.dataset
+    if isinstance(dataset, InMemoryDataset) or task.after_frozen_layers is not task:
+        return 0.0
+    users = np.arange(min(cohort_size, _MOST_USERS, dataset.users))
+    counts = example_counts(dataset, users)
+    owning = users[counts > 0]
+    if not owning.size:
+        return 0.0
+    owned = counts[owning]
+    with silent():
+        seconds = _median_seconds(lambda: load_examples(dataset, task.structure, owning, owned))
+    return seconds * cohort_size / users.size

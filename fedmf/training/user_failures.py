@@ -272,7 +272,7 @@ def load_examples(
     structure: ExampleStructure,
     users: NDArray[np.int64],
     counts: NDArray[np.int64],
-    note: Note,
+    note: Note = _ignore,
 ) -> tuple[Features, Tensor]:
     """All examples of some users, one user after the other; zeros in place of those that fail.
 

@@ -187,6 +187,26 @@ def test_rows_that_break_the_contract_are_not_opened(path: Path) -> None:
         Ledger.open(path, read_only=True)
 
 
+@pytest.mark.parametrize(
+    ("keys", "newcomers", "message"),
+    [
+        ([1, 0], ["b"], "out of order"),
+        ([0, 2], ["b"], "gives keys to other users"),
+        ([0], ["b"], "gives keys to other users"),
+        ([0, 1], [], "gives keys to other users"),
+        ([1], ["a"], "a second key"),
+    ],
+)
+def test_rounds_with_other_keys_than_users_are_not_opened(
+    path: Path, keys: list[int], newcomers: list[str], message: str
+) -> None:
+    with begin(path) as ledger:
+        commit(ledger, ["a"], [], [])
+        ledger._commit("round 4", keys, newcomers, 1, 4, None)
+    with pytest.raises(LedgerError, match=message):
+        Ledger.open(path, read_only=True)
+
+
 def run_of(folder: Path) -> Path:
     """A ledger of three rounds with a large state, in a folder of its own; its key is secret."""
     folder.mkdir()
