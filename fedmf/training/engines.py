@@ -166,7 +166,8 @@ class VmapEngine(Engine):
 
     Batched kernels may round differently for another number of users. Here it is always the same,
     or on a GPU a function of how many users a round has: a smaller group is filled up with copies
-    of its first user.
+    of its first user. A group is given to a GPU as a whole before its first step, since every copy
+    to a GPU waits until all that was asked of it is done.
 
     Args:
         task: model, loss and structure of examples.
@@ -189,7 +190,7 @@ class VmapEngine(Engine):
         A step of 500 users takes the time of one of 16.
         """
         if self._on_gpu:
-            self.size = min(self._largest, 1 << (max(users, 1) - 1).bit_length())
+            self.size = even_size(users, self._largest)
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """The users' models after local training from θ_t (``origin``), shape (users, d)."""
@@ -202,10 +203,10 @@ class VmapEngine(Engine):
             velocity = None
             if not self._local.plain:
                 velocity = _rows(origin, self.size).zero_()
+            rows = torch.from_numpy(steps.rows[:, users]).to(origin.device)
+            weights = torch.from_numpy(steps.weights[:, users]).to(origin.device)
             for s, active in enumerate(steps.active.tolist()):
-                rows = torch.from_numpy(steps.rows[s][users]).to(origin.device)
-                weights = torch.from_numpy(steps.weights[s][users]).to(origin.device)
-                self._set_gradient(gradient, models, group, rows, weights)
+                self._set_gradient(gradient, models, group, rows[s], weights[s])
                 active_velocity = None
                 if velocity is not None:
                     active_velocity = velocity[:active]
@@ -257,6 +258,22 @@ def fills_groups(users: int) -> bool:
     """
     places = _USERS_ON_CPU * -(-users // _USERS_ON_CPU)
     return users > 0 and users >= _LEAST_FILLED * places
+
+
+def even_size(users: int, largest: int) -> int:
+    """The size of groups that share a round's users evenly: a multiple of 32, or the largest.
+
+    Args:
+        users: how many a round has.
+        largest: most users in a group.
+
+    >>> [even_size(users, 1024) for users in (1, 100, 500, 600, 1100, 5000)]
+    [32, 128, 512, 608, 576, 1024]
+    >>> even_size(500, 4)
+    4
+    """
+    groups = max(1, -(-users // largest))
+    return min(largest, _USERS_ON_CPU * max(1, -(-users // (groups * _USERS_ON_CPU))))
 
 
 def users_at_once(task: Task, local: LocalSGD) -> int:
