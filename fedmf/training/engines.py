@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from fedmf.errors import pass_interrupt
 from fedmf.models import FlatModel
 from fedmf.training.batches import StepRows
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.rng import kept_generators, seed_draws, torch_states
+from fedmf.training.rng import OwnDropout, kept_generators, seed_draws, torch_states
 from fedmf.training.task import Task
 from fedmf.training.user_failures import Group, silent
 from fedmf.training.workers import single_threaded_products
@@ -84,7 +84,7 @@ class LoopEngine(Engine):
     Any module can be trained so. The parameters of the module's copy are views of one vector, their
     gradients of another. Each user begins with θ_t in the one, zeros in the other, the buffers of
     the given module, and torch's generator at a seed of the user's own, so that a module may draw
-    random numbers, as dropout does.
+    random numbers; on a processor its dropout layers draw from the engine's own generator.
     """
 
     def __init__(self, task: Task, local: LocalSGD) -> None:
@@ -101,21 +101,27 @@ class LoopEngine(Engine):
         for name, parameter in model.trained.items():
             parameter.data = values[name]
             parameter.grad = slopes[name]
+        self._dropout: OwnDropout | None = None
+        if task.device.type == "cpu" and _has_dropout(self._module):
+            self._dropout = OwnDropout()
 
     @torch.enable_grad()
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """The users' models after local training from θ_t (``origin``), shape (users, d)."""
         origin = origin.detach()
         models = origin.new_empty(len(group), origin.numel())
-        for u in range(len(group)):
-            if u in group.absent:
-                models[u] = origin
-            else:
-                self._train(models[u], origin, group, u)
+        with self._dropout or nullcontext():
+            for u in range(len(group)):
+                if u in group.absent:
+                    models[u] = origin
+                else:
+                    self._train(models[u], origin, group, u)
         return models
 
     def _train(self, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
         seed_draws(int(group.seeds[u]), self._flat.device)
+        if self._dropout is not None:
+            self._dropout.generator.manual_seed(int(group.seeds[u]))
         velocity = None
         if not self._local.plain:
             velocity = torch.zeros_like(self._flat)
@@ -140,6 +146,11 @@ class LoopEngine(Engine):
         features, labels = group.examples(rows)
         losses = self._loss(outputs_of(self._module, features), labels)
         (losses * weights).sum().backward()
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    """Whether a part of a module is a dropout layer that drops anything."""
+    return any(type(part) is nn.Dropout and part.p > 0 for part in module.modules())
 
 
 def _buffers_to_restore(
@@ -350,6 +361,8 @@ def _put_extremes(values: Tensor, integers: range) -> None:
 
 def draws_numbers(task: Task, local: LocalSGD) -> bool:
     """Whether model or loss draw random numbers from torch's generator, which all threads share.
+
+    Dropout layers do not (`OwnDropout`).
 
     It is also true where they fail on made-up examples, so that nothing is known.
     """
