@@ -5,7 +5,8 @@
 
 Cases:
     train MODEL      users of `engine.py` in cohorts of several sizes: train, clip and add
-    check MODEL      whether other users change a user's bits, and a device its integers
+    check MODEL      whether other users change a user's bits, the device's integers against the
+                     processor's, and how often a round waits for the GPU
     compile MODEL    the step of torch.func as it is, by torch.compile, and with CUDA graphs
     groups MODEL     groups of several sizes in the largest cohort
     clip D, release D MECHANISM    the server's parts of a round
@@ -165,7 +166,22 @@ def check(device: torch.device, cohorts: Sequence[int], model: str) -> Case:
     subject = Subject.of(model, max(cohorts), device)
     trainer = LocalTrainer(subject.task, LOCAL)
     facts = {**independence(subject, trainer), **integers(subject, trainer)}
+    facts |= calls(Training(subject, trainer, sorted(cohorts)[len(cohorts) // 2]))
     return Case("users", {}, {}, facts=facts)
+
+
+def calls(training: Training) -> dict[str, int]:
+    """How often a round starts a kernel, and how often it waits for the GPU."""
+    training()
+    with torch.profiler.profile() as profile:
+        training()
+    counts = {event.key: event.count for event in profile.key_averages()}
+    waiting = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+    starting = ("cudaLaunchKernel", "cuLaunchKernel", "cuLaunchKernelEx")
+    return {
+        "waits in a round": sum(counts.get(name, 0) for name in waiting),
+        "kernels in a round": sum(counts.get(name, 0) for name in starting),
+    }
 
 
 def independence(subject: Subject, trainer: LocalTrainer) -> dict[str, Any]:
