@@ -10,8 +10,9 @@ apple/pfl-research: configs/baseline.yaml, and the network of benchmarks/model/p
 the pixels are made up, there is no noise, and images have their channels first. The network is that
 of the benchmark, with dropout, or the same without it ("plain").
 
-Each library has a process of its own and runs as it stands: pfl with torch's threads, fedmf with
-one worker a thread. Turns take ``--rounds`` rounds, one evaluation among ten; a first round, in
+Each library runs as it stands: fedmf in a process with as many workers as threads, pfl in a process
+with as many threads of torch and, on several processor cores, in as many processes of one thread
+under torchrun as well. Turns take ``--rounds`` rounds, one evaluation among ten; a first round, in
 which code is loaded, is left out. Minutes of 1,500 rounds are an extrapolation from the median
 turn. Before that, both must make the same update of 8 users, without dropout. PYTHON is an
 interpreter that has pfl and torch; without it fedmf runs alone.
@@ -50,6 +51,8 @@ EVALUATED_TOGETHER: Final = 1_000
 #: Users whose update is compared, and the largest distance as a share of its norm.
 COMPARED: Final = 8
 TOLERANCE: Final = 1e-3
+#: Whether this is the only process of its library, or the first one under torchrun.
+FIRST: Final = os.environ.get("RANK", "0") == "0"
 
 
 def network(dropout: bool) -> nn.Sequential:
@@ -86,7 +89,10 @@ def examples(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class Turns:
-    """Rounds in turns: each line of standard input asks for so many rounds."""
+    """Rounds in turns: each line of standard input asks for so many rounds.
+
+    Of several processes under torchrun the first one reads and answers.
+    """
 
     def __init__(self) -> None:
         self._left = 0
@@ -95,25 +101,30 @@ class Turns:
 
     def wait(self) -> bool:
         """Wait until a turn begins; False where there is no further one."""
-        line = sys.stdin.readline()
-        if not line.strip():
-            return False
-        self._left = int(line)
+        self._left = int(sys.stdin.readline() or 0) if FIRST else 0
+        if torch.distributed.is_initialized():
+            left = torch.tensor(self._left)
+            torch.distributed.broadcast(left, 0)
+            self._left = int(left)
         self._start = time.perf_counter()
         self._processor_start = time.process_time()
-        return True
+        return self._left > 0
 
     def after_round(self, accuracy: float | None) -> bool:
         """Count a round, and answer if it is the turn's last; returns whether the run ends."""
         self._left -= 1
         if self._left:
             return False
+        processor = torch.tensor(time.process_time() - self._processor_start)
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(processor)
         answer = {
             "seconds": time.perf_counter() - self._start,
-            "processor": time.process_time() - self._processor_start,
+            "processor": float(processor),
             "accuracy": accuracy,
         }
-        print(json.dumps(answer), flush=True)
+        if FIRST:
+            print(json.dumps(answer), flush=True)
         return not self.wait()
 
 
@@ -238,7 +249,8 @@ def serve_pfl(dropout: bool, device: str, update: Path) -> None:
     compared = Learner(network(dropout=False)).to(device)
     before = flat(compared)
     run(compared, list(range(COMPARED)), NNAlgorithmParams(1, ROUNDS, COMPARED, 0), [])
-    np.save(update, (flat(compared) - before).cpu().numpy())
+    if FIRST:
+        np.save(update, (flat(compared) - before).cpu().numpy())
 
     turns = Turns()
 
@@ -280,13 +292,26 @@ class Setting:
 
 
 class Library:
-    """A process that runs rounds by one library."""
+    """Rounds by one library in processes of its own.
+
+    Args:
+        name: "fedmf", "pfl" or "pfl, processes".
+        python: the interpreter that has it.
+        setting: how it runs.
+        update: where it writes the update that is compared.
+    """
 
     def __init__(self, name: str, python: str, setting: Setting, update: Path) -> None:
-        command = [python, __file__, "--serve", name, "--update", str(update)]
-        command += ["--device", setting.device, "--threads", str(setting.threads)]
+        command = [python]
+        threads = setting.threads
+        if name == "pfl, processes":
+            command += ["-m", "torch.distributed.run", "--standalone"]
+            command += ["--nproc-per-node", str(threads)]
+            threads = 1
+        command += [__file__, "--serve", name.split(",")[0], "--update", str(update)]
+        command += ["--device", setting.device, "--threads", str(threads)]
         command += ["--networks", "dropout" if setting.dropout else "plain"]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(setting.threads)}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, env=environment, **pipes)
 
@@ -303,8 +328,26 @@ class Library:
         self._process.communicate()
 
 
+def distances_of_updates(files: dict[str, Path]) -> dict[str, float]:
+    """How far each library's update is from that of fedmf, as a share of its norm.
+
+    Raises:
+        SystemExit: one is too far away.
+    """
+    expected = np.load(files["fedmf"])
+    distances: dict[str, float] = {}
+    for name, file in files.items():
+        distances[name] = float(np.linalg.norm(np.load(file) - expected))
+        distances[name] /= float(np.linalg.norm(expected))
+        if distances[name] > TOLERANCE:
+            raise SystemExit(f"the update of {name} is {distances[name]:.2g} of fedmf's norm away")
+    return distances
+
+
 def measure(setting: Setting, pythons: dict[str, str], rounds: int, turns: int) -> dict[str, Any]:
     """Rows by library: seconds of a round, users a second, minutes of the whole protocol."""
+    if "pfl" in pythons and setting.device == "cpu" and setting.threads > 1:
+        pythons = {**pythons, "pfl, processes": pythons["pfl"]}
     with tempfile.TemporaryDirectory() as folder:
         updates = {name: Path(folder) / f"{name}.npy" for name in pythons}
         made: dict[str, Library] = {}
@@ -317,12 +360,7 @@ def measure(setting: Setting, pythons: dict[str, str], rounds: int, turns: int) 
                 spent[name].append(library.turn(rounds))
         for library in made.values():
             library.close()
-        distance = 0.0
-        if "pfl" in updates:
-            ours = np.load(updates["fedmf"])
-            distance = float(np.linalg.norm(ours - np.load(updates["pfl"])) / np.linalg.norm(ours))
-            if distance > TOLERANCE:
-                raise SystemExit(f"updates of fedmf and pfl differ by {distance:.2g} of their norm")
+        distances = distances_of_updates(updates)
     found: dict[str, Any] = {}
     for name, answers in spent.items():
         seconds = statistics.median(answer["seconds"] for answer in answers) / rounds
@@ -334,7 +372,7 @@ def measure(setting: Setting, pythons: dict[str, str], rounds: int, turns: int) 
             "minutes of 1,500 rounds": ROUNDS * seconds / 60,
             "accuracy": answers[-1]["accuracy"],
             "rounds": rounds * turns,
-            "distance of updates": distance,
+            "distance of updates": distances[name],
         }
     return found
 
