@@ -7,9 +7,9 @@ Cases:
     train MODEL      users of `engine.py` in cohorts of several sizes: train, clip and add
     check MODEL      whether other users change a user's bits, the device's integers against the
                      processor's, and how often a round waits for the GPU
-    compile MODEL    the step of torch.func as it is, by torch.compile, and with CUDA graphs
     groups MODEL     groups of several sizes in the largest cohort
     clip D, release D MECHANISM    the server's parts of a round
+    compile MODEL    the step of torch.func as it is, by torch.compile, and with CUDA graphs
 
 Each version has a process of its own, which makes a case and is then asked for one turn after
 another; TREE is another version of this repository, of which only users are trained. Seconds lie
@@ -33,6 +33,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -66,6 +67,8 @@ RELEASED: Final = {"cuda": 10**8, "cpu": 10**6}
 COMPARED: Final = 32
 #: Sizes of groups that are compared in the largest cohort.
 GROUPS: Final = (64, 256, 1024, 4096)
+#: The way to train that needs no package.
+LOOP: Final = "a loop of torch"
 #: Most turns of a way.
 TURNS: Final = 50
 
@@ -154,8 +157,8 @@ def train(device: torch.device, cohorts: Sequence[int], model: str) -> Case:
     ways |= {f"{users} users": Training(subject, trainer, users) for users in cohorts}
     amounts = {f"{users} users": float(users) for users in cohorts}
     few = min(cohorts)
-    ways["a loop of torch"] = loop(task_of(model, few).to(device))
-    amounts["a loop of torch"] = float(few)
+    ways[LOOP] = loop(task_of(model, few).to(device))
+    amounts[LOOP] = float(few)
     facts = {"path": getattr(trainer, "path", "older"), "dimension": subject.origin.numel()}
     facts["distance from the processor"] = float((updates - expected).norm() / expected.norm())
     return Case("users", amounts, ways, facts=facts)
@@ -421,15 +424,18 @@ def rows(
     case: str, versions: dict[str, Version], cohorts: list[int], budget: float, limit: float
 ) -> Iterator[Row]:
     """Time each way of a case for so many seconds, in turns of the versions: a row for each."""
+    asked = versions if case.startswith("train") else {"now": versions["now"]}
+    with ThreadPoolExecutor() as pool:
+        making = {
+            name: pool.submit(version.ask, first=True, case=case, cohorts=cohorts)
+            for name, version in asked.items()
+        }
     made: dict[str, dict[str, Any]] = {}
-    for name, version in versions.items():
-        if name != "now" and not case.startswith("train"):
-            continue
-        answer = version.ask(first=True, case=case, cohorts=cohorts)
-        if "error" in answer:
-            yield {"case": case, "way": "", "version": name, **answer}
+    for name, answer in making.items():
+        if "error" in answer.result():
+            yield {"case": case, "way": "", "version": name, **answer.result()}
         else:
-            made[name] = answer
+            made[name] = answer.result()
     facts = made.get("now", {}).get("facts", {})
     if facts:
         yield {"case": case, "way": "", "version": "now", **facts}
@@ -442,7 +448,7 @@ def rows(
             error = f"left out: a turn takes some {amount / users_a_second:.0f} s"
             yield {"case": case, "way": way, "version": "now", "error": error}
             continue
-        answering = {name: versions[name] for name in made}
+        answering = {name: versions[name] for name in made if name == "now" or way != LOOP}
         for row in timed_way(way, answering, budget):
             row = {"case": case, **row}
             if "seconds" in row:
@@ -516,10 +522,10 @@ def table(all_rows: list[Row], versions: Sequence[str]) -> str:
 
 def all_cases(models: Sequence[str], device: str) -> list[str]:
     """The cases in the order of their weight, since time may run out."""
-    kinds = ("train", "check", "compile", "groups")
-    cases = [f"{kind} {model}" for kind in kinds for model in models]
     d = RELEASED[device]
-    return [*cases, "clip 10000000", *(f"release {d} {name}" for name in MECHANISMS)]
+    cases = [f"{kind} {model}" for kind in ("train", "check", "groups") for model in models]
+    cases += ["clip 10000000", *(f"release {d} {name}" for name in MECHANISMS)]
+    return [*cases, *(f"compile {model}" for model in models)]  # minutes
 
 
 def main() -> None:
