@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from fedmf.errors import pass_interrupt
 from fedmf.models import FlatModel
 from fedmf.training.batches import StepRows
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.rng import kept_generators, seed_draws, torch_states
+from fedmf.training.rng import OwnDropout, kept_generators, seed_draws, torch_states
 from fedmf.training.task import Task
 from fedmf.training.user_failures import Group, silent
 from fedmf.training.workers import single_threaded_products
@@ -84,7 +84,7 @@ class LoopEngine(Engine):
     Any module can be trained so. The parameters of the module's copy are views of one vector, their
     gradients of another. Each user begins with θ_t in the one, zeros in the other, the buffers of
     the given module, and torch's generator at a seed of the user's own, so that a module may draw
-    random numbers, as dropout does.
+    random numbers; on a processor its dropout layers draw from the engine's own generator.
     """
 
     def __init__(self, task: Task, local: LocalSGD) -> None:
@@ -101,21 +101,27 @@ class LoopEngine(Engine):
         for name, parameter in model.trained.items():
             parameter.data = values[name]
             parameter.grad = slopes[name]
+        self._dropout: OwnDropout | None = None
+        if task.device.type == "cpu" and _has_dropout(self._module):
+            self._dropout = OwnDropout()
 
     @torch.enable_grad()
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """The users' models after local training from θ_t (``origin``), shape (users, d)."""
         origin = origin.detach()
         models = origin.new_empty(len(group), origin.numel())
-        for u in range(len(group)):
-            if u in group.absent:
-                models[u] = origin
-            else:
-                self._train(models[u], origin, group, u)
+        with self._dropout or nullcontext():
+            for u in range(len(group)):
+                if u in group.absent:
+                    models[u] = origin
+                else:
+                    self._train(models[u], origin, group, u)
         return models
 
     def _train(self, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
         seed_draws(int(group.seeds[u]), self._flat.device)
+        if self._dropout is not None:
+            self._dropout.generator.manual_seed(int(group.seeds[u]))
         velocity = None
         if not self._local.plain:
             velocity = torch.zeros_like(self._flat)
@@ -142,6 +148,11 @@ class LoopEngine(Engine):
         (losses * weights).sum().backward()
 
 
+def _has_dropout(module: nn.Module) -> bool:
+    """Whether a part of a module is a dropout layer that drops anything."""
+    return any(type(part) is nn.Dropout and part.p > 0 for part in module.modules())
+
+
 def _buffers_to_restore(
     module: nn.Module, original: nn.Module
 ) -> list[tuple[nn.Module, dict[str, Tensor]]]:
@@ -166,7 +177,8 @@ class VmapEngine(Engine):
 
     Batched kernels may round differently for another number of users. Here it is always the same,
     or on a GPU a function of how many users a round has: a smaller group is filled up with copies
-    of its first user.
+    of its first user. A group is given to a GPU as a whole before its first step, since every copy
+    to a GPU waits until all that was asked of it is done.
 
     Args:
         task: model, loss and structure of examples.
@@ -189,7 +201,7 @@ class VmapEngine(Engine):
         A step of 500 users takes the time of one of 16.
         """
         if self._on_gpu:
-            self.size = min(self._largest, 1 << (max(users, 1) - 1).bit_length())
+            self.size = even_size(users, self._largest)
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """The users' models after local training from θ_t (``origin``), shape (users, d)."""
@@ -202,10 +214,10 @@ class VmapEngine(Engine):
             velocity = None
             if not self._local.plain:
                 velocity = _rows(origin, self.size).zero_()
+            rows = torch.from_numpy(steps.rows[:, users]).to(origin.device)
+            weights = torch.from_numpy(steps.weights[:, users]).to(origin.device)
             for s, active in enumerate(steps.active.tolist()):
-                rows = torch.from_numpy(steps.rows[s][users]).to(origin.device)
-                weights = torch.from_numpy(steps.weights[s][users]).to(origin.device)
-                self._set_gradient(gradient, models, group, rows, weights)
+                self._set_gradient(gradient, models, group, rows[s], weights[s])
                 active_velocity = None
                 if velocity is not None:
                     active_velocity = velocity[:active]
@@ -257,6 +269,22 @@ def fills_groups(users: int) -> bool:
     """
     places = _USERS_ON_CPU * -(-users // _USERS_ON_CPU)
     return users > 0 and users >= _LEAST_FILLED * places
+
+
+def even_size(users: int, largest: int) -> int:
+    """The size of groups that share a round's users evenly: a multiple of 32, or the largest.
+
+    Args:
+        users: how many a round has.
+        largest: most users in a group.
+
+    >>> [even_size(users, 1024) for users in (1, 100, 500, 600, 1100, 5000)]
+    [32, 128, 512, 608, 576, 1024]
+    >>> even_size(500, 4)
+    4
+    """
+    groups = max(1, -(-users // largest))
+    return min(largest, _USERS_ON_CPU * max(1, -(-users // (groups * _USERS_ON_CPU))))
 
 
 def users_at_once(task: Task, local: LocalSGD) -> int:
@@ -333,6 +361,8 @@ def _put_extremes(values: Tensor, integers: range) -> None:
 
 def draws_numbers(task: Task, local: LocalSGD) -> bool:
     """Whether model or loss draw random numbers from torch's generator, which all threads share.
+
+    Dropout layers do not (`OwnDropout`).
 
     It is also true where they fail on made-up examples, so that nothing is known.
     """

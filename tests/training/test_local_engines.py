@@ -34,10 +34,17 @@ def small_cnn() -> nn.Module:
         )
 
 
+def with_dropout() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.4), nn.Tanh(), nn.Linear(7, 4))
+
+
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "chain": lambda: mlp(6, (7,), 4, seed=2),
     "general": lambda: Plain(mlp(6, (7,), 4, seed=2)),
     "convolution": small_cnn,
+    "dropout": with_dropout,
 }
 
 
@@ -72,6 +79,52 @@ def test_bits_do_not_depend_on_companions_groups_or_threads(name: str, plan: Loc
             assert split.users == len(users)
     finally:
         torch.set_num_threads(before)
+
+
+class Noisy(nn.Module):
+    """It draws from torch's generator itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = with_dropout()
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.inner(features + 0.1 * torch.randn(features.shape))
+
+
+def test_dropout_layers_are_trained_on_all_threads_and_other_draws_on_one() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        counts = []
+        for module in (with_dropout(), Noisy()):
+            trainer = trainer_for(module, cohort([3, 3]), LocalSGD(1, 4, 0.3))
+            assert trainer.path == "loop"
+            counts.append(trainer._workers.count)
+        assert counts == [2, 1]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_steps_of_a_group_are_copied_to_the_device_before_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU every copy waits for all that is queued there."""
+    plan = LocalSGD(3, 4, 0.3)
+    trainer = trainer_for(mlp(6, (7,), 4, seed=2), cohort([9] * 32), plan, engine="vmap")
+    start = trainer.task.model.initial()
+    trainer.updates(start, ["u0"], ROUND)
+    copied: list[int] = []
+    real = torch.from_numpy
+
+    def counted(values: np.ndarray) -> Tensor:
+        if values.ndim == 3:
+            copied.append(len(values))
+        return real(values)
+
+    monkeypatch.setattr(torch, "from_numpy", counted)
+    trainer.updates(start, list(trainer.task.dataset.user_ids), ROUND)
+    assert copied == [9, 9]  # rows and weights of all steps
 
 
 def test_a_failing_group_stops_the_others_and_is_reported() -> None:
