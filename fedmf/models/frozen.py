@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import copy
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -28,6 +29,14 @@ def freeze(module: M) -> M:
     ['1.weight', '1.bias']
     """
     return module.requires_grad_(False).eval()
+
+
+def own_copy(module: nn.Module) -> Any:
+    """A copy of a module that shares its tensors."""
+    shared: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        shared[id(tensor)] = tensor
+    return copy.deepcopy(module, shared)
 
 
 def refuse_live_statistics(module: nn.Module) -> None:
