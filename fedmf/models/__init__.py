@@ -4,6 +4,7 @@ from typing import Final
 
 from fedmf.models.architecture import Architecture
 from fedmf.models.attention import Transformer
+from fedmf.models.causal_lm import split_causal_lm
 from fedmf.models.convolutional import Cnn, ResNet18
 from fedmf.models.flat_model import FlatModel
 from fedmf.models.frozen import freeze
@@ -21,6 +22,7 @@ __all__ = [
     "Mlp",
     "freeze",
     "mlp",
+    "split_causal_lm",
     "with_lora",
 ]
 

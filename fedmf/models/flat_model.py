@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedmf.models.frozen import refuse_live_statistics
+from fedmf.models.frozen import own_copy, refuse_live_statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,9 +230,7 @@ class FlatModel:
 
         Both modules share their tensors, which are never changed.
         """
-        tensors = (*self.module.parameters(), *self.module.buffers())
-        shared: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
-        return type(self)(copy.deepcopy(self.module, shared))
+        return type(self)(own_copy(self.module))
 
     def constants_digest(self) -> str:
         """Return the SHA-256, in hexadecimal, of names, types, shapes and values of constants."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import copy
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -30,6 +31,14 @@ def freeze(module: M) -> M:
     if not isinstance(module, nn.Module):
         raise TypeError(f"module must be a torch module; got {type(module).__name__}.")
     return module.requires_grad_(False).eval()
+
+
+def own_copy(module: nn.Module) -> Any:
+    """A copy of a module that shares its tensors."""
+    shared: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        shared[id(tensor)] = tensor
+    return copy.deepcopy(module, shared)
 
 
 def refuse_live_statistics(module: nn.Module) -> None:

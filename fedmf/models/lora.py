@@ -54,10 +54,11 @@ def with_lora(
     targets: Sequence[str] = (),
     heads: Sequence[str] = (),
     seed: int = 0,
+    train_a: bool = True,
 ) -> nn.Module:
     """Give a module low-rank adapters, and freeze the rest.
 
-    A layer becomes y = W·x + (α/r)·B·A·x, of which A and B are trained.
+    A layer becomes y = W·x + (α/r)·B·A·x, of which A and B are trained, in float32.
 
     Args:
         module: any module; it is changed and returned, in evaluation mode, so that nothing in it
@@ -68,6 +69,8 @@ def with_lora(
             and layers that share their weight with another module.
         heads: names of modules that are trained as they are.
         seed: public seed of A; B starts at zero, so that the outputs equal the module's.
+        train_a: if False, A stays as it was drawn. Fewer parameters are trained, which get less
+            noise in all, and the mean of users' B·A is the product of their mean B with A.
 
     Raises:
         ConfigError: peft is not installed, a value is out of range, the module has dropout, or no
@@ -75,6 +78,8 @@ def with_lora(
 
     References:
         Hu et al. (2022), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1.
+        Sun et al. (2024), "Improving LoRA in Privacy-preserving Federated Learning", section 4
+        (A is frozen).
     """
     if not (isinstance(rank, int) and rank >= 1):
         raise ConfigError(f"rank (r, of LoRA) must be an integer of at least 1; got {rank!r}.")
@@ -115,6 +120,11 @@ def with_lora(
             raise ConfigError(
                 f"targets (of LoRA) must name dense layers; got {chosen}: {error}"
             ) from None
+    for name, parameter in module.named_parameters():
+        if ".lora_" in name:
+            parameter.data = parameter.data.float()  # of a module in bfloat16, too
+        if ".lora_A." in name:
+            parameter.requires_grad_(train_a)
     for name in heads:
         parts[name].requires_grad_(True)
     return module.eval()

@@ -22,10 +22,12 @@ from fedmf.clipping.memory import on_all_cores
 from fedmf.data import Dataset
 from fedmf.data.structure import ExampleStructure, TensorStructure, split_rows
 from fedmf.errors import pass_interrupt
+from fedmf.models.frozen import own_copy
 from fedmf.training.rng import kept_generators, other_states, torch_states
 
-#: Most numbers of an example's features: more would take too much memory.
-_MOST_NUMBERS: Final = 2**14
+#: Most numbers of an example's features: more would take too much memory. It suffices for 256
+#: hidden states of width 4,096.
+_MOST_NUMBERS: Final = 2**20
 #: Bytes of features that are kept; those of further users are computed again when they are needed.
 _MOST_BYTES: Final = 2**31
 #: Examples in one pass, and users whose examples are loaded together.
@@ -71,14 +73,6 @@ def structure_of_features(layers: nn.Module, examples: ExampleStructure) -> Tens
     if not torch.allclose(alone, features[:1], _TOLERANCE, _TOLERANCE):
         return None
     return TensorStructure(tuple(features.shape[1:]), features.dtype)
-
-
-def own_copy(module: nn.Module) -> Any:
-    """A copy of a module that shares its tensors."""
-    shared: dict[int, Any] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        shared[id(tensor)] = tensor
-    return copy.deepcopy(module, shared)
 
 
 class FrozenFeatures(Dataset):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -34,10 +35,13 @@ def token_cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def position_losses(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of each position, shape (batch, …); 0 for padding."""
-    losses = F.cross_entropy(
-        outputs.flatten(0, -2), labels.flatten(), reduction="none", ignore_index=PADDING
-    )
+    """Cross-entropy of each position, shape (batch, …); 0 for padding.
+
+    That of logits of less precision, as of a model in bfloat16, is computed in float32.
+    """
+    logits = outputs.flatten(0, -2)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    losses = F.cross_entropy(logits, labels.flatten(), reduction="none", ignore_index=PADDING)
     return losses.view(labels.shape)
 
 
