@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedmf
 from fedmf.errors import ParticipationViolation
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.participations import Histories
@@ -93,26 +94,34 @@ def check_random_histories(folder: Path) -> None:
 
 
 def check_stream(folder: Path) -> None:
-    """Rows of 16 users in a random order: refused exactly where the contract says, at no cost."""
+    """Rows of 16 users in a random order, the stream closed and opened at random: refused exactly
+    where the contract says, at no cost.
+    """
     rng = np.random.default_rng(3)
     k = 2
     b = 3
     past: dict[str, list[int]] = {}
-    with stream(
-        folder / "stream", 24, dimension=2, max_participations=k, min_separation=b
-    ) as opened:
-        for user in map("u{}".format, rng.integers(0, 16, 200)):
-            t = opened.t
-            if t == 24:
-                break
-            rounds = past.setdefault(user, [])
-            if len(rounds) < k and (not rounds or t - rounds[-1] >= b):
-                assert opened.push([0.1, 0.2], user=user).t == t + 1
-                rounds.append(t)
-            else:
-                with pytest.raises(ParticipationViolation):
-                    opened.push([0.1, 0.2], user=user)
-                assert opened.t == t
+
+    def opened_again() -> fedmf.PrivateStream:
+        return stream(folder / "stream", 24, dimension=2, max_participations=k, min_separation=b)
+
+    opened = opened_again()
+    for user in map("u{}".format, rng.integers(0, 16, 200)):
+        t = opened.t
+        if t == 24:
+            break
+        if rng.random() < 0.3:
+            opened.close()
+            opened = opened_again()
+        rounds = past.setdefault(user, [])
+        if len(rounds) < k and (not rounds or t - rounds[-1] >= b):
+            assert opened.push([0.1, 0.2], user=user).t == t + 1
+            rounds.append(t)
+        else:
+            with pytest.raises(ParticipationViolation):
+                opened.push([0.1, 0.2], user=user)
+            assert opened.t == t
+    opened.close()
     assert sum(map(len, past.values())) == 24
 
 

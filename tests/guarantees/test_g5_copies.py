@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import fedmf
+from fedmf.ledger.released_integers import FOLDER, INTEGERS
 from fedmf.noise.key import NoiseKey
-from guarantees.small import COHORT, ROUNDS, aggregator, bisr, covariance_fits
+from fedmf.runs.simulation import run_in_process
+from guarantees.small import (
+    CLIP,
+    COHORT,
+    ROUNDS,
+    aggregator,
+    bisr,
+    covariance_fits,
+    random_rows,
+    run_of,
+    stream,
+)
 
 DIMENSION = 10_000
 COPIED = 5
@@ -59,3 +75,51 @@ def test_a_reused_sub_key_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(NoiseKey, "opening", lambda self, _: opening(self, bytes(32)))
     with pytest.raises(AssertionError):
         check(tmp_path, monkeypatch)
+
+
+def trained(path: Path, stop: int, **changes: Any) -> None:
+    """Continue a run with a secret key to a round."""
+    run = run_of(
+        random_rows(5),
+        privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP),
+        execution=fedmf.Execution(keep_releases=True, checkpoint_every=1),
+        **changes,
+    )
+    opened = fedmf.resume(run, path) if path.exists() else fedmf.start(run, path)
+    with opened as session:
+        run_in_process(session, lambda record: record.rounds == stop)
+
+
+def pushed(path: Path, stop: int) -> None:
+    """Continue a stream with a secret key to a step."""
+    with stream(path, ROUNDS, dimension=5, seed=None, keep_releases=True) as opened:
+        while opened.t < stop:
+            opened.push(np.full(5, 0.1), user=f"u{opened.t}")
+
+
+#: Releases with several parts, each of which has noise of its own.
+PARTS: dict[str, Callable[[Path, int], None]] = {
+    "a model and its clip norm": partial(trained, clipping=fedmf.QuantileClipping()),
+    "a model and second moments": partial(trained, server=fedmf.JmeAdam()),
+    "two moments of a stream": pushed,
+}
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_copies_share_no_noise_of_any_part(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both copies sum the same, so that equal integers would have equal noise."""
+    go_on = PARTS[what]
+    go_on(tmp_path / "run", COPIED)
+    released = []
+    for machine in "ab":
+        place = tmp_path / machine
+        shutil.copytree(tmp_path / "run", place / "run")
+        monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
+        go_on(place / "run", COPIED + 1)
+        integers = np.fromfile(place / "run" / FOLDER / INTEGERS, "<i8")
+        released.append(integers.reshape(COPIED + 1, -1))
+    equal = released[0] == released[1]
+    assert equal[:COPIED].all()
+    assert not equal[COPIED].any()

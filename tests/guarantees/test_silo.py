@@ -267,6 +267,17 @@ def test_a_hostile_server_gets_one_private_run(tmp_path: Path) -> None:
     assert "server and other silos" in said["trust"]
 
 
+def test_no_answer_tells_how_many_people_are_in_it(tmp_path: Path) -> None:
+    """Each cohort is drawn at random, and so is its size."""
+    silo = small_silo(silo_file(tmp_path, cohorts='kind = "cyclic-poisson"'), 6)
+    answers = [silo.answer(TRAINING, t, start(6)) for t in range(ROUNDS)]
+    with Ledger.open(silo.directory / "ledger.sqlite", read_only=True) as ledger:
+        rounds, _ = ledger.participations()
+    assert len(set(np.bincount(rounds, minlength=ROUNDS))) > 1
+    assert {each.users_per_round for each in answers} == {4}
+    assert len({(each.bits, each.integers.shape) for each in answers}) == 1
+
+
 #: What the data of one person may make of training.
 BROKEN = {
     "other": lambda: {"w": np.full(6, 0.1, np.float32)},

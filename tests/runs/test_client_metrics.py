@@ -111,6 +111,8 @@ def test_a_number_of_a_user_moves_one_integer() -> None:
     with pytest.raises(ValueError, match=r"reported x must be 3 numbers; got shape \(2,\)\."):
         total.add_updates(rows, None, {"x": reports[:2]})
     assert total.users == 3
+    coarse = ReportedNumber("x", 1, 2.0)  # each number is rounded by itself, not their sum
+    assert coarse.total(np.array([0.9, 0.9, 0.9, 1.1])) == 1
 
 
 def test_a_configuration_has_one_metric(tmp_path: Path) -> None:

@@ -90,21 +90,30 @@ def test_what_can_be_refused_costs_nothing(tmp_path: Path) -> None:
         release(session, 0.1)
 
 
+@pytest.mark.parametrize("where", ["rule", "commit"])
 def test_an_exception_after_the_noise_was_seen_is_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rule of the user's own has seen the noisy mean: the same row must not get another sum."""
+    """A rule of the user's own has seen the noisy mean: the same row must not get another sum, and
+    nobody sees a model of the first one.
+    """
     with fedmf.start(small_run(linear_task(24, 30), noise_seed=-1), tmp_path / "run") as session:
+        server = session.server
+        before = server.parameters.clone()
         with monkeypatch.context() as patched:
 
             def interrupted(*_: Any) -> None:
                 raise KeyboardInterrupt
 
-            patched.setattr(session.directory.ledger, "commit_round", interrupted)
+            if where == "rule":
+                patched.setattr(type(server._optimizer), "step", interrupted)
+            else:
+                patched.setattr(session.directory.ledger, "commit_round", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 release(session, 0.1)
         with pytest.raises(LedgerError, match=r"round 1 failed \(KeyboardInterrupt\)"):
             release(session, 0.2)
+        assert torch.equal(server.parameters, before)
     with Session.resume(tmp_path / "run", session.run) as session:
         assert session.server.t == 0
         release(session, 0.2)
