@@ -113,6 +113,17 @@ def test_the_limit_is_where_it_must_be(dimension: int) -> None:
     assert UNIT**2 * (1 - 1e-8) < dimension * low**2 <= UNIT**2
 
 
+def test_a_row_that_only_rounding_makes_short_enough_adds_nothing() -> None:
+    """Σ n² is 2⁶² + 1, and 2⁶² in float64."""
+    row = np.array([UNIT, 1.0], np.float32)
+    total = np.zeros(2, np.int64)
+    none = np.zeros(0, np.float32)
+    no_features = np.zeros(0, np.int64)
+    limit = square_limit(2, FRACTION_BITS)
+    assert add_bounded(row, none, 1.0, limit, total, no_features, 0, no_features) == -1.0
+    assert not total.any()
+
+
 def digits(engine: str) -> tuple[LocalTrainer, Task, list[str]]:
     settings = ENGINES[engine]
     run = small_run(dataset="digits", **{f"local_{key}": value for key, value in settings.items()})

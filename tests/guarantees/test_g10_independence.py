@@ -222,6 +222,27 @@ def test_bits_do_not_depend_on_the_place_in_a_group(name: str) -> None:
         assert torch.equal(trainer.updates(task.model.initial(), users, 0)[place], alone), place
 
 
+def test_a_batch_is_filled_up_with_examples_of_its_own_user() -> None:
+    """A's last step has one example where B's overflows, and 0·NaN would be NaN."""
+    torch.manual_seed(0)
+    features = torch.randn(2 * EXAMPLES, 64)
+    features[:EXAMPLES] = torch.finfo(torch.float32).max
+    labels = torch.arange(2 * EXAMPLES) % CLASSES
+    owned = np.split(np.arange(2 * EXAMPLES), 2)
+    dataset = InMemoryDataset(
+        features, labels, owned, ("B", "A"), features[:1], labels[:1], classes=CLASSES
+    )
+    layers = nn.Sequential(nn.Linear(64, 19), nn.ReLU(), nn.Linear(19, CLASSES))
+    task = classification(dataset, Own(layers))
+    local = fedmf.LocalSGD(batch_size=EXAMPLES - 1, learning_rate=0.1, engine="vmap")
+    trainer = LocalTrainer(task, local)
+    origin = task.model.initial()
+    assert not task.model.forward(origin, features[:1]).isfinite().all()
+    (alone,) = trainer.updates(origin, ["A"], 0)
+    assert alone.any()
+    assert torch.equal(trainer.updates(origin, ["B", "A"], 0)[1], alone)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model", ["own module", "LSTM"])
 def test_scratch_memory_that_is_not_cleared_is_seen(

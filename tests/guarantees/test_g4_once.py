@@ -10,12 +10,14 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedmf.errors import ConfigError, HorizonExceededError, LedgerError
+from fedmf.ledger.ledger import INLINE
 from guarantees.small import NAMES, aggregator, random_rows, stream
 from guarantees.system_calls import SUPPORTED, Call, traced
 
@@ -273,6 +275,24 @@ def check_power_losses(job: Job, folder: Path) -> None:
 @pytest.mark.parametrize("job", JOBS)
 def test_what_was_shown_is_on_the_disk(job: str, tmp_path: Path) -> None:
     check_power_losses(JOBS[job], tmp_path)
+
+
+def large_run(place: Path, say: int) -> tuple[dict[int, bytes], int]:
+    """A run whose states have files of their own; sums of models are told."""
+    opened = aggregator(place, ROUNDS).begin({"w": np.zeros(INLINE, np.float32)})
+    found = opened.t
+    shown = {found: sha256(opened.model["w"]).digest()}
+    tell(say, found, shown[found])
+    while opened.t < ROUNDS:
+        model = sha256(opened.release()["w"]).digest()
+        shown[opened.t] = model
+        tell(say, opened.t, model)
+    opened.close()
+    return shown, found
+
+
+def test_what_was_shown_of_a_large_run_is_on_the_disk(tmp_path: Path) -> None:
+    check_power_losses(large_run, tmp_path)
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -22,6 +22,7 @@ import fedmf
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.ledger.ledger import Ledger
 from fedmf.release.private_server import PrivateServer
+from fedmf.training import UserFailure
 from guarantees.small import ROUNDS, linear_task, random_rows, run_of, stream
 
 #: What a run keeps for itself (key, ledger, failures, rows that were pushed); times, which nobody
@@ -225,3 +226,14 @@ def test_a_failure_that_is_told_is_seen(tmp_path: Path, monkeypatch: pytest.Monk
     for way in ("run", "wrapped app"):
         with pytest.raises(AssertionError):
             check(WAYS[way], tmp_path / way)
+
+
+def test_the_only_failure_of_a_round_is_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where nobody else takes part, so that it is most of the round."""
+    failure = UserFailure("u00", "training", "too large")
+    with fedmf.start(run_of(random_rows(4)), tmp_path / "run") as session:
+        for present in (1, 2, 6):
+            session.note_failures(0, [failure], present)
+    assert caplog.text == ""

@@ -24,6 +24,7 @@ from fedmf.moments import MomentMechanism
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
 from fedmf.release.plan import Plan
+from fedmf.release.private_stream import PrivateRows
 from fedmf.runs.session import Session
 from fedmf.streaming.stream_plan import StreamPlan
 from guarantees.small import CLIP, NAMES, ROUNDS, random_rows, run_of
@@ -312,3 +313,19 @@ def test_rows_of_a_stream(value: float, counts_as: float, tmp_path: Path) -> Non
                 stream.push([0.5, 0.0, 0.0], user="a")
             assert stream.t == 1
     assert said[0] == said[1]
+
+
+def test_rows_of_a_stream_that_come_together(tmp_path: Path) -> None:
+    """Each becomes integers by itself: one that is not finite is zeros, whatever the others are."""
+    with pushed(tmp_path / "stream", 8, dimension=3) as stream:
+        plan = stream._run.state.plan
+    rows = PrivateRows(plan.mechanism.rows(plan.second_moment), NoiseKey.from_seed(0))
+    given = torch.tensor(
+        [[0.3, -0.2, 0.1], [math.nan, 0.5, 0.0], [0.0, -math.inf, 0.2], [7.0, 4.0, 0.2]],
+        dtype=torch.float64,
+    )
+    alone = [rows.clip_and_add(row[None], 1) for row in given]
+    for part, together in enumerate(rows.clip_and_add(given, 1)):
+        integers = torch.cat([sums[part] for sums in alone])
+        assert integers.any(dim=1).tolist() == [True, False, False, True]
+        assert torch.equal(together[0], integers.sum(dim=0))

@@ -211,6 +211,13 @@ def more_participations(statement: Path, folder: Path, published: Path) -> None:
     edited(statement, lambda said: said.update(min_separation=1, max_participations=8))
 
 
+def larger(name: str, factor: float) -> Callable[[Path, Path, Path], None]:
+    """A number of the statement alone is another one."""
+    return lambda statement, folder, published: edited(
+        statement, lambda said: said.update({name: factor * said[name]})
+    )
+
+
 Lie = Callable[[Path, Path, Path], None]
 LIES: dict[str, Lie] = {
     "tau too small": less_noise,
@@ -219,6 +226,8 @@ LIES: dict[str, Lie] = {
     "altered integers": other_integers,
     "missing integers": fewer_integers,
     "more participations": more_participations,
+    "another clip norm": larger("clip_norm", 2.0),
+    "more noise than there is": larger("noise_std", 1.0001),
 }
 OF_RUNS: dict[str, Lie] = {
     **LIES,

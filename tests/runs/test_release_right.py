@@ -117,3 +117,5 @@ def test_an_exception_after_the_noise_was_seen_is_the_end(
     with Session.resume(tmp_path / "run", session.run) as session:
         assert session.server.t == 0
         release(session, 0.2)
+        first, second = session.directory.ledger.openings()
+        assert first.salt != second.salt

@@ -353,7 +353,9 @@ def test_a_server_takes_no_more_means_than_users(tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     table().to_csv(rows, index=False)
     with open_periods(tmp_path / "state", settings, rows, tmp_path / "o.jsonl") as (stream, _):
-        two = [(torch.zeros(2, 3), torch.zeros(2, 6))]
-        with pytest.raises(ValueError, match="means must be at most 1, one a user; got 2"):
-            stream._server.release_means(["ann"], two, {})
+        one_block = [(torch.zeros(2, 3), torch.zeros(2, 6))]
+        two_blocks = 2 * [(torch.zeros(1, 3), torch.zeros(1, 6))]
+        for two in (one_block, two_blocks):
+            with pytest.raises(ValueError, match="means must be at most 1, one a user; got 2"):
+                stream._server.release_means(["ann"], two, {})
         assert stream._server.step == 0

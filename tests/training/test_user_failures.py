@@ -90,7 +90,7 @@ class TogetherTampered(Tampered):
 
 
 class Careful(nn.Module):
-    """A layer that no program is written out for, and that refuses large numbers."""
+    """A layer that no program is written out for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,6 +154,32 @@ def test_everybody_elses_contribution_keeps_its_bits(
     assert total.users == len(users)
     assert torch.equal(with_all.fixed_point - total.fixed_point, alone.fixed_point)
     assert int(alone.fixed_point.abs().max()) > 0
+
+
+class Refusing(Careful):
+    """A layer that raises an error if it sees large numbers."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        if float(features.abs().max()) > 1e3:
+            raise ValueError("too large")
+        return super().forward(features)
+
+
+def test_a_model_that_raises_for_one_user_makes_that_user_zero() -> None:
+    """The other users of its group are trained as they are without it."""
+    dataset = cohort(SIZES)
+    users = list(dataset.user_ids)
+    model = FlatModel(Refusing())
+    local = LocalSGD(2, 4, 0.3, engine="loop")
+    tampered = Tampered(dataset, lambda x, y: (torch.full_like(x, 1e4), y))
+    trainer = LocalTrainer(classification(tampered, model), local, group_size=4)
+    total, failures = summed(trainer, users)
+    clean = LocalTrainer(classification(dataset, model), local)
+    others, none = summed(clean, [user for u, user in enumerate(users) if u != VICTIM])
+    assert none == []
+    assert [(each.user, each.stage) for each in failures] == [(users[VICTIM], "training")]
+    assert total.users == len(users)
+    assert torch.equal(total.fixed_point, others.fixed_point)
 
 
 def test_nothing_about_a_failure_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
