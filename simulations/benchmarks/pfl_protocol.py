@@ -410,7 +410,8 @@ def main() -> None:
                 if options.json:
                     print(json.dumps(whole), flush=True)
                     continue
-                figures = ", ".join(f"{value:.4g} {label}" for label, value in row.items())
+                known = {label: value for label, value in row.items() if value is not None}
+                figures = ", ".join(f"{value:.4g} {label}" for label, value in known.items())
                 print(f"{kind}, {threads} threads, {name}: {figures}", flush=True)
 
 
