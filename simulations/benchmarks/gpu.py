@@ -168,7 +168,7 @@ def check(device: torch.device, cohorts: Sequence[int], model: str) -> Case:
     """Whether a user's update depends on others, and a sum of the same updates on the device."""
     subject = Subject.of(model, max(cohorts), device)
     trainer = LocalTrainer(subject.task, LOCAL)
-    facts = {**independence(subject, trainer), **integers(subject, trainer)}
+    facts = {**independence(subject, trainer, COMPARED), **integers(subject, trainer)}
     facts |= calls(Training(subject, trainer, sorted(cohorts)[len(cohorts) // 2]))
     return Case("users", {}, {}, facts=facts)
 
@@ -187,9 +187,12 @@ def calls(training: Training) -> dict[str, int]:
     }
 
 
-def independence(subject: Subject, trainer: LocalTrainer) -> dict[str, Any]:
-    """How far a user's update moves with others in its group: A with B, A with C, A with B."""
-    count = min(COMPARED, (len(subject.names) + 1) // 2) - 1
+def independence(subject: Subject, trainer: LocalTrainer, users: int) -> dict[str, Any]:
+    """How far a user's update moves with others in its group: A with B, A with C, A with B.
+
+    So many users are trained each time, or half of all.
+    """
+    count = min(users, (len(subject.names) + 1) // 2) - 1
     user, *others = subject.names[: 2 * count + 1]
     among = {
         "B": [user, *others[:count]],
@@ -198,8 +201,8 @@ def independence(subject: Subject, trainer: LocalTrainer) -> dict[str, Any]:
         "B, in the last place": [*others[:count], user],
     }
     rows = {
-        name: trainer.updates(subject.origin, users, 0)[users.index(user)].cpu()
-        for name, users in among.items()
+        name: trainer.updates(subject.origin, group, 0)[group.index(user)].cpu()
+        for name, group in among.items()
     }
     first = rows.pop("B")
     return {
@@ -224,7 +227,10 @@ def integers(subject: Subject, trainer: LocalTrainer) -> dict[str, Any]:
 
 
 def compile_steps(device: torch.device, cohorts: Sequence[int], model: str) -> Case:
-    """The step of torch.func as it is, compiled, and compiled and captured as a CUDA graph."""
+    """The step of torch.func as it is, compiled, and compiled and captured as a CUDA graph.
+
+    The facts say whether others change a user's bits in the compiled one.
+    """
     users = sorted(cohorts)[len(cohorts) // 2]
     subject = Subject.of(model, max(cohorts), device)
     trainers = {"as it is": LocalTrainer(subject.task, LOCAL, path="vmap")}
@@ -236,8 +242,8 @@ def compile_steps(device: torch.device, cohorts: Sequence[int], model: str) -> C
         engine._gradients = torch.compile(engine._gradients, dynamic=False, mode=mode)
         trainers[name] = trainer
     ways = {name: Training(subject, trainer, users) for name, trainer in trainers.items()}
-    amounts = dict.fromkeys(ways, float(users))
-    return Case("users", amounts, ways, facts={"users": users})
+    facts = independence(subject, trainers["torch.compile"], users)
+    return Case("users", dict.fromkeys(ways, float(users)), ways, facts=facts)
 
 
 def groups(device: torch.device, cohorts: Sequence[int], model: str) -> Case:

@@ -1,6 +1,6 @@
 """pfl's CIFAR-10 benchmark: the same rounds by fedmf and by pfl, in turns on one machine.
 
-    python simulations/benchmarks/pfl_protocol.py [--pfl PYTHON] [--threads 1 2] [--turns 3]
+    python simulations/benchmarks/pfl_protocol.py [--pfl PYTHON] [--threads 1 2] [--turns 2]
         [--rounds 10] [--networks dropout plain] [--device cpu] [--json]
 
 1,000 users have 50 images of 32 × 32 pixels each. A round trains 50 of them for an epoch in batches
@@ -48,9 +48,10 @@ ROUNDS: Final = 1_500
 EVALUATE_EVERY: Final = 10
 #: Examples of a forward pass of an evaluation; the benchmark has 10,000, which takes 6 GB.
 EVALUATED_TOGETHER: Final = 1_000
-#: Users whose update is compared, and the largest distance as a share of its norm.
+#: Users whose update is compared, and the largest distance as a share of its norm: rounding puts
+#: some numbers on ReLU's other side.
 COMPARED: Final = 8
-TOLERANCE: Final = 1e-3
+TOLERANCE: Final = 1e-2
 #: Whether this is the only process of its library, or the first one under torchrun.
 FIRST: Final = os.environ.get("RANK", "0") == "0"
 
@@ -386,7 +387,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--networks", nargs="+", choices=("dropout", "plain"), default=["dropout"])
     parser.add_argument("--rounds", type=int, default=10, help="of a turn")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--serve", choices=("fedmf", "pfl"), help=argparse.SUPPRESS)
@@ -410,7 +411,8 @@ def main() -> None:
                 if options.json:
                     print(json.dumps(whole), flush=True)
                     continue
-                figures = ", ".join(f"{value:.4g} {label}" for label, value in row.items())
+                known = {label: value for label, value in row.items() if value is not None}
+                figures = ", ".join(f"{value:.4g} {label}" for label, value in known.items())
                 print(f"{kind}, {threads} threads, {name}: {figures}", flush=True)
 
 
