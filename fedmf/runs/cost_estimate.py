@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import torch
-from joblib import cpu_count
 
 from fedmf.accounting.rounding import at_least, at_most
 from fedmf.mechanisms.objective import query_variances
@@ -183,6 +182,8 @@ def _peak_memory() -> float:
 
 def _faster(device: str, training: float, row: float) -> str:
     """Advice that shortens a run, here and elsewhere."""
+    from joblib import cpu_count
+
     if row > training:
         return "most of the time is noise: choose a mechanism with faster noise (fedmf design)"
     cores = cpu_count()
