@@ -48,9 +48,7 @@ class Compiled:
         py_func: the function in Python.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], signatures: Sequence[Any], fastmath: Collection[str]
-    ) -> None:
+    def __init__(self, function: Any, signatures: Sequence[Any], fastmath: Collection[str]) -> None:
         update_wrapper(self, function)
         self.py_func = function
         self._signatures = list(signatures)
