@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from fedmf.matrices.arrays import Array
 
@@ -71,7 +70,9 @@ def fieller(
     >>> ratio.mean.item(), round(ratio.low.item(), 3), round(ratio.high.item(), 3), ratio.few.item()
     (0.5, 0.464, 0.537, False)
     """
-    z = float(special.ndtri((1 + level) / 2))
+    from scipy.special import ndtri
+
+    z = float(ndtri((1 + level) / 2))
     Y = np.asarray(sums)
     R = np.asarray(counted)[..., None]
     v = np.asarray(variance)[..., None]

@@ -34,7 +34,6 @@ from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import CipherContext
-from mpmath import mp, mpf
 from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -394,6 +393,8 @@ def nearest_integer(u: int, v: int, bits: int, sine: bool, scale: float) -> int 
         sine: whether N is the sine of its pair.
         scale: ρ.
     """
+    from mpmath import mp, mpf
+
     if u == 0:
         return None
     with mp.workprec(bits + 64):

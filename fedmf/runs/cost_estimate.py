@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-from joblib import cpu_count
 from torch import Tensor
 
 from fedmf.accounting.rounding import at_least, at_most
@@ -299,6 +298,8 @@ def _peak_memory() -> float:
 
 def _faster(device: str, seconds: RoundSeconds) -> str:
     """Advice that shortens a run, here and elsewhere."""
+    from joblib import cpu_count
+
     if seconds.noise > max(seconds.training, seconds.loading):
         return "most of the time is noise: choose a mechanism with faster noise (fedmf design)"
     if seconds.loading > seconds.training:

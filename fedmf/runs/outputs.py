@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
-from scipy.special import entr
 
 from fedmf.figures import COLOURS, new_figure, save_figure, style
 from fedmf.ledger.durable_files import write_durably
@@ -177,6 +176,8 @@ def shortfall(
     >>> shortfall({0: {"accuracy": 0.3}, 9: {"accuracy": 0.2}}, 9)
     'after round 9 of 9 the test accuracy is 0.2, not above 0.3 of the untrained model. ...'
     """
+    from scipy.special import entr
+
     losses = dict[int, float]()
     for t, row in metrics.items():
         if row.get("loss") is not None:

@@ -101,10 +101,10 @@ def _array(values: Tensor) -> NDArray[Any]:
 def compiled_training(program: steps.Program) -> Compiled:
     """The training of a program, compiled or loaded from disk, with a notice if it takes long."""
     training = steps.train_on_rows
-    seconds = 8
+    seconds = 5
     if program.front > 0:
         training = steps.train_on_images
-        seconds = 20
+        seconds = 12
     if training.is_ready:
         return training
     notice = threading.Timer(_PATIENCE, _announce, (seconds,))

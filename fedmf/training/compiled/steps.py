@@ -28,11 +28,11 @@ import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import from_dtype, types
 from numpy.typing import NDArray
 
 from fedmf.data.structure import PADDING
-from fedmf.noise.jit import compiled, jit_contract
+from fedmf.noise.jit import compiled, jit_contract, jit_merged, jit_sums
 
 LINEAR, CONVOLUTION, MAX_POOL, MEAN_POOL, FLATTEN, RELU, TANH = range(7)
 CROSS_ENTROPY, SQUARED_ERROR, BINARY_CROSS_ENTROPY = range(3)
@@ -124,10 +124,6 @@ class Examples(NamedTuple):
     rows: NDArray[np.int64]
     weights: NDArray[np.float32]
     active: NDArray[np.int64]
-
-
-#: Compile a function as `jit_contract` does, with sums in any order.
-jit_sums: Final[Any] = njit(fastmath={"contract", "reassoc"}, nogil=True, error_model="numpy")
 
 
 # ---- Sums of rows, and dot products: where the time of dense layers goes
@@ -281,9 +277,10 @@ def linear_back(s, weights, arena, rows, into, scale, pass_on):
             add_products(dx, dy[:, o : o + 10].T, w[o : o + 10], ONE)
     if s.frozen:
         return
-    add_products(
-        matrix(into, s.weight, s.outputs, s.inputs), dy, matrix(arena, s.x, rows, s.inputs), scale
-    )
+    sums = matrix(into, s.weight, s.outputs, s.inputs)
+    x = matrix(arena, s.x, rows, s.inputs)
+    # A part of dy has the type of the transposed part above, so that the loop is compiled once.
+    add_products(sums, dy[:, : s.outputs], x, scale)
     if s.bias >= 0:
         for o in range(s.outputs):
             total = ZERO
@@ -754,7 +751,7 @@ def images_back(program, arena, rows, into, scale):
             add_kernel_slopes(stages[i], arena, into, scale)
 
 
-@jit_contract
+@jit_merged
 def forward(s, model, constants, arena, rows):
     """Compute the outputs of a stage after the flattening."""
     if s.kind == LINEAR:
@@ -763,7 +760,7 @@ def forward(s, model, constants, arena, rows):
         activate(s, arena, 0, rows)
 
 
-@jit_contract
+@jit_merged
 def back(s, model, constants, arena, rows, into, scale, pass_on):
     """Compute the slopes by the inputs of a stage after the flattening.
 
@@ -776,7 +773,7 @@ def back(s, model, constants, arena, rows, into, scale, pass_on):
         activate_back(s, arena, 0, rows)
 
 
-@jit_contract
+@jit_merged
 def step(program, images, model, arena, examples, batch, share, into, scale):
     """Add ``scale`` times the slopes of one batch to ``into``.
 
@@ -815,7 +812,7 @@ def put_example(s, arena, example, r):
                 begin += 1
 
 
-@jit_contract
+@jit_merged
 def train_user(program, images, received, examples, u, arena, model):
     """Set ``model`` to one user's model after local training."""
     clear(arena, 0, arena.size)
@@ -826,6 +823,11 @@ def train_user(program, images, received, examples, u, arena, model):
     proximal = program.rule[2]
     plain = momentum == 0 and proximal == 0
     velocity = arena[: received.size]
+    into = velocity
+    scale = ONE
+    if plain:
+        into = model
+        scale = -rate
     for t in range(examples.active.size):
         if examples.active[t] <= u:
             break
@@ -836,14 +838,13 @@ def train_user(program, images, received, examples, u, arena, model):
         share = examples.weights[t, u, 0]
         for r in range(size):
             put_example(program.stages[0], arena, examples.features[batch[r]], r)
-        if plain:
-            step(program, images, model, arena, examples, batch, share, model, -rate)
-            continue
-        for i in range(received.size):
-            velocity[i] = momentum * velocity[i] + proximal * (model[i] - received[i])
-        step(program, images, model, arena, examples, batch, share, velocity, ONE)
-        for i in range(received.size):
-            model[i] -= rate * velocity[i]
+        if not plain:
+            for i in range(received.size):
+                velocity[i] = momentum * velocity[i] + proximal * (model[i] - received[i])
+        step(program, images, model, arena, examples, batch, share, into, scale)
+        if not plain:
+            for i in range(received.size):
+                model[i] -= rate * velocity[i]
 
 
 @jit_contract
@@ -857,7 +858,7 @@ def labels_are_valid(program, examples):
     return True
 
 
-@jit_contract
+@jit_merged
 def train_users(program, images, received, examples, arena, models, stride):
     """Train users one after another.
 
@@ -904,13 +905,13 @@ SIGNATURE = types.boolean(
 )
 
 
-@compiled(SIGNATURE)
+@compiled(SIGNATURE, fastmath={"contract"})
 def train_on_rows(program, received, examples, arena, models, stride):
     """Train users of a model without convolutions; see `train_users`."""
     return train_users(program, None, received, examples, arena, models, stride)
 
 
-@compiled(SIGNATURE)
+@compiled(SIGNATURE, fastmath={"contract"})
 def train_on_images(program, received, examples, arena, models, stride):
     """Train users of a model with stages up to a flattening; see `train_users`."""
     return train_users(program, 0, received, examples, arena, models, stride)
