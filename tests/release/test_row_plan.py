@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from fedmf.matrices.factorization import Dense, Factorization
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.second_moment import FullMatrix
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.moments.methods import METHODS
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Adjacency, Participation
 from fedmf.release.plan import certified_multiplier
+from fedmf.release.private_stream import PrivateRows
 from fedmf.release.row_plan import RowPlan, StreamGuarantee, step_contract
 
 SIGMA = 1.7
@@ -106,3 +109,12 @@ def test_a_guarantee_counts_the_rows_of_a_user_in_a_release() -> None:
     ):
         with pytest.raises(ValueError, match=match):
             guarantee.check(plan, rows)
+
+
+def test_means_within_their_bounds_are_not_cut() -> None:
+    """A row of norm ζ has a second moment of norm ζ²."""
+    plan = row_plan("jme", "falling", "zero-out")
+    means = (torch.tensor([[1.4, -2.0, 0.1]]), torch.full((1, 6), 2.5))
+    sums, _ = PrivateRows(plan, NoiseKey.from_seed(0)).clip_and_add_means([means])
+    for total, unit, mean in zip(sums, plan.units, means, strict=True):
+        np.testing.assert_allclose(total.double() * unit, mean, atol=1e-5)

@@ -16,12 +16,17 @@ from flwr.app import ArrayRecord, Message, MessageType
 from numpy.typing import NDArray
 from support.pair_runs import RecordedPair, pair_run
 
+from fedmf.accounting.gaussian import adjacency_factor
+from fedmf.accounting.queries import PairQuery, SecondStream
 from fedmf.clipping.clipped_sum import ClippedSum
+from fedmf.clipping.features import fixed_point_energies
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply, read_reply, request_content
 from fedmf.ledger.lock import ReleaseGuard
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
+from fedmf.mechanisms.closed_forms import identity
 from fedmf.noise.key import NoiseKey
+from fedmf.participation import Adjacency, Participation
 from fedmf.release.noisy_sum import NoisySecondMoment
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer
@@ -194,6 +199,31 @@ def test_no_user_moves_the_square_of_the_mean_further_than_stated(adjacency: str
     keys = {"users": 240, "cohort_size": 80}
     found, _ = worst_found(BlockEnergies([2]), "squared-mean", adjacency, **keys)
     assert 0.9 <= found <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_features_that_are_cut_move_no_further_than_stated(adjacency: Adjacency) -> None:
+    """All users on a coarse grid: only a difference of two can be longer than that of squares."""
+    bits = 4
+    feature_bits = 3
+    axis = torch.arange(-(2**bits), 2**bits + 1)
+    grid = torch.cartesian_prod(axis, axis)
+    rows = grid[grid.square().sum(dim=1) <= 4**bits]
+    features = fixed_point_energies(rows, DiagonalMoment(2), bits, feature_bits)
+    points = torch.cat([rows.double() * 2.0**-bits, features.double() * 2.0**-feature_bits], dim=1)
+    others = points if adjacency == "replace-one" else torch.zeros(1, 4, dtype=torch.float64)
+    exactly = "donot_use_mm_for_euclid_dist"
+    distance = float(torch.cdist(points, others, compute_mode=exactly).max())
+    moved = distance / adjacency_factor(adjacency)
+    C = identity(1)
+    second = SecondStream("per-user", "diagonal", 2, 2, 1.0, "identity", {}, C)
+
+    def stated(*units: int) -> float:
+        query = PairQuery(C, second, 1.0, adjacency, 8, units)  # type: ignore[arg-type]
+        return query.stated(Participation(1, 1, 1)).value
+
+    assert moved <= stated(bits, feature_bits) * (1 + 1e-12)
+    assert (moved > stated(31, 31) * (1 + 1e-9)) == (adjacency == "replace-one")
 
 
 def test_more_users_than_planned_cannot_lengthen_the_squared_mean(
