@@ -6,14 +6,13 @@ it has (`fedmf.training.frozen_features`).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from fedmf.errors import ConfigError
 from fedmf.models.frozen import freeze, own_copy
-from fedmf.models.lora import LogitsOf
 
 
 class _Skipped(nn.Module):
@@ -68,7 +67,7 @@ class FirstBlocks(nn.Module):
         return hidden
 
 
-class LastBlocks(LogitsOf):
+class LastBlocks(nn.Module):
     """The last blocks of a model and its head, from hidden states to logits.
 
     Released models have the names of the whole model.
@@ -78,8 +77,12 @@ class LastBlocks(LogitsOf):
         blocks: how many blocks come before these.
     """
 
+    #: Before the names of the whole model's parameters.
+    WRAPPED: Final = "inner."
+
     def __init__(self, model: nn.Module, blocks: int) -> None:
-        super().__init__(own_copy(model))
+        super().__init__()
+        self.inner = own_copy(model)
         layers = _blocks_of(self.inner)
         self.entrance = _Entrance()
         for place in range(blocks - 1):
@@ -92,7 +95,7 @@ class LastBlocks(LogitsOf):
         tokens = torch.zeros(hidden_states.shape[:2], dtype=torch.long, device=hidden_states.device)
         self.entrance.replacement = hidden_states
         try:
-            return self.inner(input_ids=tokens).logits
+            return self.inner(input_ids=tokens, use_cache=False).logits
         finally:
             self.entrance.replacement = None
             self.entrance.received = None
@@ -106,7 +109,7 @@ def split_causal_lm(model: nn.Module, trained_blocks: int = 1) -> nn.Sequential:
 
     Args:
         model: a model of transformers, such as `with_lora` returns it. It shares its tensors with
-            the chain. Its trained parameters belong to the last blocks or to the head.
+            the chain. Its trained parameters belong to the last blocks.
         trained_blocks: how many blocks stay in the second part; fewer than the model has.
 
     Raises:

@@ -120,14 +120,19 @@ def with_lora(
             raise ConfigError(
                 f"targets (of LoRA) must name dense layers; got {chosen}: {error}"
             ) from None
-    for name, parameter in module.named_parameters():
-        if ".lora_" in name:
-            parameter.data = parameter.data.float()  # of a module in bfloat16, too
-        if ".lora_A." in name:
-            parameter.requires_grad_(train_a)
+    _choose_trained(module, train_a)
     for name in heads:
         parts[name].requires_grad_(True)
     return module.eval()
+
+
+def _choose_trained(module: nn.Module, train_a: bool) -> None:
+    """Make adapters float32, also in a module of bfloat16, and freeze A unless it is trained."""
+    for name, parameter in module.named_parameters():
+        if ".lora_" in name:
+            parameter.data = parameter.data.float()
+        if ".lora_A." in name:
+            parameter.requires_grad_(train_a)
 
 
 def _dense_layers(module: nn.Module, heads: Sequence[str]) -> Iterator[str]:

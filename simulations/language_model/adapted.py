@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-import fedmf
 from fedmf.data import InMemoryDataset
 from fedmf.models import FlatModel, split_causal_lm, with_lora
+from fedmf.runs.tasks import FunctionTask
 from fedmf.training import Task
 from fedmf.training.losses import token_cross_entropy
 from fedmf.training.metrics import PERPLEXITY, TOKEN_ACCURACY
@@ -28,7 +28,10 @@ TUNING_ROLES = 150
 TEST_ROLES = 150
 #: Seeds from this one on evaluate on the tuning roles.
 FIRST_TUNING_SEED = 1000
+#: Layers of the last block that have adapters, their rank r and their factor α.
 ADAPTED = ("self_attn.o_proj", "mlp.down_proj")
+RANK = 4
+ALPHA = 4
 FOLDER = Path(os.environ.get("FEDMF_LM_DATA", "data"))
 
 
@@ -36,9 +39,8 @@ def adapted_model(folder: Path = FOLDER / "smollm2") -> PreTrainedModel:
     """SmolLM2 with adapters of rank 4, of which only B is trained: 4,608 parameters."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     last = f"model.layers.{model.config.num_hidden_layers - 1}"
-    with_lora(
-        model, rank=4, alpha=4.0, targets=[f"{last}.{name}" for name in ADAPTED], train_a=False
-    )
+    targets = [f"{last}.{name}" for name in ADAPTED]
+    with_lora(model, rank=RANK, alpha=ALPHA, targets=targets, train_a=False)
     return model
 
 
@@ -56,7 +58,7 @@ def split_roles(count: int, users: int, seed: int) -> tuple[np.ndarray, np.ndarr
     return others[TEST_ROLES : TEST_ROLES + users], test
 
 
-def make(settings: fedmf.FunctionTask) -> Task:
+def make(settings: FunctionTask) -> Task:
     """The task of a run: training roles are the users, the test part is that of other roles."""
     stored = load_file(FOLDER / "language-model.safetensors")
     roles = (FOLDER / "language-model-roles.txt").read_text().splitlines()

@@ -36,7 +36,8 @@ def llama(dtype: torch.dtype = torch.float32) -> Any:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = LlamaForCausalLM(config).to(dtype)
+        model: Any = LlamaForCausalLM(config)
+        model.to(dtype)
         with_lora(model, rank=2, targets=ADAPTED, train_a=False)
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
@@ -52,7 +53,7 @@ def task_of(module: nn.Module) -> fedmf.Task:
     dataset = fedmf.data.InMemoryDataset(
         features=texts()[:20, :-1],
         labels=texts()[:20, 1:],
-        owned=np.arange(20).reshape(5, 4),
+        owned=tuple(np.arange(20).reshape(5, 4)),
         user_ids=[f"person {u}" for u in range(5)],
         test_features=texts()[20:, :-1],
         test_labels=texts()[20:, 1:],
