@@ -14,17 +14,18 @@ from typing import Any, Final
 from numba import njit
 
 _OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
-#: Wrappers for calls from Python take a tenth to a fifth of the time to compile.
+#: Wrappers for calls from Python take a tenth to a fifth of the time to compile. Without them such
+#: a call ends the process, so functions that tests call have them.
 _INNER: Final = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
-jit_inline: Final[Any] = njit(**_INNER)
-"""Compile a function that only `compiled` functions of the same file call, as a part of each.
-
-A call from Python ends the process.
-"""
+jit_inline: Final[Any] = njit(**_OPTIONS)
+"""Compile a function that only `compiled` functions of the same file call, as a part of each."""
 
 jit_contract: Final[Any] = njit(fastmath={"contract"}, **_INNER)
-"""`jit_inline` where a product and a sum may be rounded once; bits then differ by processor."""
+"""`jit_inline` where a product and a sum may be rounded once; bits then differ by processor.
+
+These functions and those of the next kinds cannot be called from Python.
+"""
 
 jit_reassoc: Final[Any] = njit(fastmath={"reassoc"}, **_INNER)
 """`jit_inline` where sums may be in any order; nothing else is relaxed, in particular not NaN."""
