@@ -266,7 +266,7 @@ def stream(
             _say(line, to_stderr)
         if dry_run:
             typer.echo(dry_run_lines(run.plan, users_per_period), nl=False)
-            _show_counts(rows_file, reader, settings)
+            _show_counts(rows_file, run, reader)
             return
 
         show(run.position.step, run.plan.rounds, "")
@@ -435,12 +435,12 @@ def _closing_time(until: str | None, settings: Settings) -> datetime:
     return at
 
 
-def _show_counts(rows_file: RowFiles | None, reader: Reader, settings: Settings) -> None:
+def _show_counts(rows_file: RowFiles | None, run: StreamRun, reader: Reader) -> None:
     """Print the operator's counts of a file, all of which is read; nothing for a pipe."""
     from fedmf.streaming.input_counts import lines_for_operator
 
     if rows_file is not None:
-        for line in lines_for_operator(reader, settings):
+        for line in lines_for_operator(run, reader):
             typer.echo(line)
 
 

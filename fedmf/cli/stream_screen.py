@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.data.row_counts import names_in_words
+from fedmf.data.schema import Encoding
 from fedmf.data.table_reader import InputError
 from fedmf.streaming.private_release import (
     TYPICAL_USERS,
@@ -65,7 +67,7 @@ def first_lines(plan: StreamPlan) -> list[str]:
     if settings.user_column is not None:
         lines = [_participation(plan)]
     if settings.encoding is not None and settings.columns is None:
-        names = ", ".join(settings.encoding.names)
+        names = names_in_words(settings.encoding.names)
         lines.append(f"Columns: {names}, which are all that the schema declares (--columns).")
     if settings.schema is None:
         lines.append(
@@ -74,12 +76,21 @@ def first_lines(plan: StreamPlan) -> list[str]:
             " use a --schema."
         )
     elif not settings.count_weight:
-        lines.append(
-            "WARNING: no column is nullable, so a row with a missing or unreadable cell counts"
-            " as the center of all columns, which biases means. If cells may be missing, set"
-            " nullable = true in the schema."
-        )
+        lines.append(_uncounted(settings.encoding))
     return lines
+
+
+def _uncounted(encoding: Encoding | None) -> str:
+    """Return a warning of what invalid rows do where no column is nullable."""
+    cell = "a missing or unreadable"
+    remedy = " If cells may be missing, set nullable = true in the schema."
+    if encoding is not None and encoding.filled:
+        cell = "an unreadable"
+        remedy = ""
+    return (
+        f"WARNING: no column is nullable, so a row with {cell} cell counts as the center of all"
+        f" columns, which biases means.{remedy}"
+    )
 
 
 def _participation(plan: StreamPlan) -> str:
@@ -183,10 +194,9 @@ def answer(
     lines += _table(plan, release)
     lines += _correlations(plan, release)
     lines += _errors(plan, release)
-    clipped = _clipped(plan, release)
-    if clipped is not None:
-        lines.append(clipped)
-    elif release.too_noisy or release.too_few:
+    warnings = _warnings(plan, release)
+    lines += warnings
+    if not warnings and (release.too_noisy or release.too_few):
         warning = (
             f"WARNING: {release.too_few or release.too_noisy}.{hidden(release)} More rows, tighter"
             " bounds, fewer columns, fewer releases (--release-every), --weight covariance or a"
@@ -344,36 +354,57 @@ def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     return [line]
 
 
-def _clipped(plan: StreamPlan, release: PrivateRelease) -> str | None:
+def _warnings(plan: StreamPlan, release: PrivateRelease) -> list[str]:
+    """Return warnings of values out of bounds and of clipped rows, from released numbers alone."""
+    warnings = [_clipped(plan, release)]
+    if plan.settings.encoding is not None:
+        warnings.insert(0, at_bounds(release, plan.settings.encoding))
+    return [warning for warning in warnings if warning]
+
+
+def _clipped(plan: StreamPlan, release: PrivateRelease) -> str:
     """Return a warning if many rows were probably clipped, as post-processing of the release.
 
-    With a schema it is for columns with a mean at a bound (`at_bounds`). Without one:
-
-    With the released mean μ and covariance Σ of the clipped rows, ‖x‖² has mean m = ‖μ‖² + tr Σ
-    and, for Gaussian rows, variance s² = 2·tr Σ² + 4·μᵀΣμ. The rule is m + 0.7·s ≥ ζ²: one row in
-    four would be longer than ζ. The rule warns of a pair of standard normal columns at ζ = 1.5, of
-    which a third is clipped, and of rows of norm ζ. It does not warn of rows that are uniform in a
-    box, or in a ball of up to 3 dimensions, just enclosed by ζ.
+    The released sums give m, the mean of ‖x‖² over the clipped rows, and their mean μ, with tr Σ =
+    m − ‖μ‖². For Gaussian rows, ‖x‖² has variance s² = 2·tr Σ² + 4·μᵀΣμ, which is at most
+    2·(tr Σ)² + 4·‖μ‖²·tr Σ; this bound stands for it without a full covariance. The rule is m +
+    0.7·s ≥ ζ²: one row in four would be longer than ζ. It warns of a pair of standard normal
+    columns at ζ = 1.5, of which a third is clipped, and of rows of norm ζ. With a full covariance,
+    it does not warn of rows that are uniform in a box, or in a ball of up to 3 dimensions, just
+    enclosed by ζ.
     """
-    if plan.settings.encoding is not None:
-        return at_bounds(release, plan.settings.encoding)
-    covariance = release.covariance
-    errors = release.covariance_raw_standard_error
-    if covariance is None or errors is None:
-        return None
-    if covariance.ndim == 1:
-        covariance = np.diag(covariance)
-        errors = np.diag(errors)
-    zeta = plan.settings.clip_norm
-    mean = release.mean / zeta
-    covariance = covariance / zeta**2
-    errors = np.diag(errors) / zeta**2
-    squares = float(mean @ mean + np.trace(covariance))
-    spread = math.sqrt(2 * np.sum(covariance**2) + 4 * mean @ covariance @ mean)
-    if squares < 3 * np.linalg.norm(errors) or squares + _CLIPPED * spread < 1:
-        return None
+    settings = plan.settings
+    scales = np.ones(len(release.mean))
+    remedy = "or use a --schema, which scales each column"
+    if settings.encoding is not None:
+        if settings.clip_norm >= settings.encoding.norm_bound:  # no row is longer
+            return ""
+        scales = settings.encoding.units[:, 1]
+        remedy = "or omit it: the schema's bounds then clip no row"
+    error = release.sum_of_squares_standard_error
+    if error is None or release.too_few:
+        return ""
+    at = np.array([release.t])
+    share = release.valid_share or release.users_per_release or 1.0
+    first = share * plan.row_sums(0, at)[0] * settings.clip_norm
+    second = share * plan.row_sums(1, at)[0] * settings.clip_norm**2
+    energies = np.asarray(release.sum_of_squares)
+    if energies.ndim == 2:
+        energies = np.diagonal(energies)
+    if settings.count_weight:
+        energies = energies[:-1]
+    mean = np.asarray(release.sum)[: len(scales)] / first
+    square = float(energies.sum() / second)
+    trace = max(0.0, square - mean @ mean)
+    variance = 2 * trace**2 + 4 * (mean @ mean) * trace
+    if release.covariance is not None and release.covariance.ndim == 2:
+        covariance = release.covariance / np.outer(scales, scales) / settings.clip_norm**2
+        variance = min(variance, 2 * np.sum(covariance**2) + 4 * mean @ covariance @ mean)
+    noise = error * math.sqrt(len(energies)) / second
+    if square < 3 * noise or square + _CLIPPED * math.sqrt(variance) < 1:
+        return ""
     return (
         "WARNING: many rows were probably clipped, unless all have the clip norm: the released"
-        f" root mean square norm is {math.sqrt(squares):.0%} of {zeta:g}. This table describes"
-        " clipped rows: increase --clip-norm, or use a --schema, which scales each column."
+        f" root mean square norm is {math.sqrt(square):.0%} of {settings.clip_norm:g}. This table"
+        f" describes clipped rows: increase --clip-norm, {remedy}."
     )

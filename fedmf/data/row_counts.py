@@ -6,7 +6,7 @@ Counts of private rows are for the operator only; those of a public test part ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 _log = logging.getLogger("fedmf")
 #: The file of a run directory with the counts.
 OPERATOR: Final = "operator.json"
-_MOST_REASONS: Final = 20
+_MOST_REASONS: Final = 3
+_MOST_NAMES: Final = 6
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,20 @@ class RowCounts:
         yield "rows", f"{self.rows:,}, of which users train on {self.examples:,}"
         yield "users", f"{self.users:,}, of whom {self.users_without_examples:,} have no row"
         yield "test rows", f"{self.test_rows:,}"
-        yield "columns", ", ".join(f"{name} ({kind})" for name, kind in self.columns.items())
+        names = [f"{name} ({kind})" for name, kind in self.columns.items()]
+        yield "columns", names_in_words(names)
         yield "rows left out", reasons_in_words(self.left_out) or "none"
+
+
+def names_in_words(names: Sequence[str]) -> str:
+    """Return the names of columns, or the first two and the number of all.
+
+    >>> names_in_words(["age", "ward"]), names_in_words([f"x{i}" for i in range(280)])
+    ('age, ward', 'x0, x1 … (280 columns)')
+    """
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{names[0]}, {names[1]} … ({len(names):,} columns)"
 
 
 def reasons_in_words(left_out: Mapping[str, int]) -> str:

@@ -380,12 +380,14 @@ class Schema:
         """The name of the column of users; None if there is none."""
         return next(iter(self.named(User)), None)
 
-    def column(self, name: str, kind: type[AnyColumn], what: str) -> AnyColumn:
+    def column(
+        self, name: str, kind: type[AnyColumn] | tuple[type[AnyColumn], ...], what: str
+    ) -> AnyColumn:
         """Return one column, which must be of a kind.
 
         Args:
             name: name of the column.
-            kind: required kind.
+            kind: required kind, or several of which it must be one.
             what: the argument that names the column, for messages.
 
         Raises:
@@ -581,6 +583,11 @@ class Encoding:
     def counts(self) -> bool:
         """Whether valid rows are counted, because a column may have missing cells."""
         return any(column.nullable for column in self.columns)
+
+    @property
+    def filled(self) -> bool:
+        """Whether a value stands for a missing cell in every column."""
+        return all(getattr(column, "fill", None) is not None for column in self.columns)
 
     @property
     def norm_bound(self) -> float:

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -168,7 +169,7 @@ class PrivacyCost:
     """The privacy that one run or stream cost each of its users.
 
     Args:
-        name: the name of its directory.
+        name: the path of its directory.
         statement: its statement.
         spent: the losses of its users.
         lineage: its commits, which tell branches of one run; None where there are none.
@@ -180,6 +181,11 @@ class PrivacyCost:
     spent: UserLosses
     lineage: Lineage | None = None
     later: LaterReleases | None = None
+
+    @property
+    def folder(self) -> str:
+        """The name of the directory without its path, which is not public."""
+        return Path(self.name).resolve().name
 
 
 @dataclass(frozen=True, eq=False)
@@ -382,7 +388,7 @@ def _whole(cost: PrivacyCost, note: str = "") -> _Share:
 
 def _share_after(fork: int, cost: PrivacyCost, longer: PrivacyCost) -> _Share:
     """The share of a branch, the first commits of which count with a longer branch."""
-    common = f"the first {fork} commits are those of {longer.name}"
+    common = f"the first {fork} commits are those of {longer.folder}"
     if cost.lineage is None or not cost.lineage.released_after(fork):
         nothing = UserLosses(cost.spent.users, np.zeros_like(cost.spent.mu))
         return _Share(cost, 0.0, nothing, f"copy: {common}, and there are no others")
@@ -406,12 +412,12 @@ def _unseen(costs: Sequence[PrivacyCost]) -> str | None:
             continue
         seen = cost.lineage.seen
         if not any(seen.is_held_by(lineage.chains) for lineage in lineages):
-            return f"{cost.name}: {cost.lineage.unseen()}"
+            return f"{cost.folder}: {cost.lineage.unseen()}"
     return None
 
 
 def _part(share: _Share) -> dict[str, Any]:
-    part: dict[str, Any] = {"directory": share.cost.name}
+    part: dict[str, Any] = {"directory": share.cost.folder}
     for name in ("noise_key", "delta", "epsilon", "amplification"):
         part[name] = share.cost.statement[name]
     for name in _PUBLIC:

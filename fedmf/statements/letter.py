@@ -261,7 +261,7 @@ def _often(s: Mapping[str, Any]) -> str:
 
 def _summary(s: Mapping[str, Any]) -> Section:
     if "composed" in s:
-        names = " and ".join(f"“{_name(part)}”" for part in s["composed"])
+        names = _listed([part["directory"] for part in s["composed"]])
         done = f"Results of the computations {names} on the same {_many(s)} were published."
     elif s.get("periods"):
         done = f"Averages of a table about people were published, after each {_period(s)[0]}."
@@ -280,9 +280,16 @@ def _summary(s: Mapping[str, Any]) -> Section:
     )
 
 
-def _name(part: Mapping[str, Any]) -> str:
-    """The name of the directory of one of several computations."""
-    return str(part["directory"].rstrip("/").rpartition("/")[2])
+def _listed(names: Sequence[str]) -> str:
+    """Names in quotes, as a list in words.
+
+    >>> _listed(["a"]), _listed(["a", "b", "c"])
+    ('“a”', '“a”, “b” and “c”')
+    """
+    quoted = [f"“{name}”" for name in names]
+    if len(quoted) == 1:
+        return quoted[0]
+    return f"{', '.join(quoted[:-1])} and {quoted[-1]}"
 
 
 def _used(s: Mapping[str, Any]) -> str:
@@ -332,7 +339,7 @@ def _data(s: Mapping[str, Any]) -> Section:
     points = list[str]()
     if "composed" in s:
         for part in s["composed"]:
-            title = f"Computation “{_name(part)}”, reference number {part['noise_key']}"
+            title = f"Computation “{part['directory']}”, reference number {part['noise_key']}"
             points.append(f"{title}. {_used(part)} {_published(part)}")
     else:
         points = [_used(s), _published(s)]
@@ -379,12 +386,10 @@ def _date(text: str) -> str:
 
 def _columns(s: Mapping[str, Any]) -> str:
     """The columns of a stream in words, by name if they are few."""
-    names = [f"“{name}”" for name in s["columns"]]
+    names = s["columns"]
     if len(names) > _NAMED:
         return f"{len(names):,} numbers"
-    if len(names) == 1:
-        return names[0]
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    return _listed(names)
 
 
 def _protected(s: Mapping[str, Any]) -> Section:

@@ -8,20 +8,22 @@ from typing import Final
 
 import numpy as np
 
-from fedmf.data.row_counts import reasons_in_words
+from fedmf.data.row_counts import names_in_words, reasons_in_words
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.stream_rows import Reader, RowBlock
+from fedmf.streaming.stream_run import StreamRun
 
 _ROWS: Final = 4096
 
 
-def lines_for_operator(reader: Reader, settings: Settings) -> Iterator[str]:
-    """Yield how many rows and users an input has, and which rows are invalid, by reason and column.
+def lines_for_operator(run: StreamRun, reader: Reader) -> Iterator[str]:
+    """Yield how many rows and users an input has, and how many are invalid, clipped or ignored.
 
     Args:
+        run: new, to be closed without a release.
         reader: at the first row of its input, of which all rows are read.
-        settings: settings of the stream.
     """
+    settings = run.plan.settings
     rows = 0
     invalid = 0
     outside = 0
@@ -32,16 +34,24 @@ def lines_for_operator(reader: Reader, settings: Settings) -> Iterator[str]:
         invalid += int(block.invalid.sum())
         reasons.update(_reasons(block, reader.layout.numbers, settings))
         outside += int((block.periods < 0).sum())
+        run.try_rows(block)
         users.update(user for user in block.users or () if user is not None)
     yield "For the operator only, not to be published:"
     if settings.user_column is None:
         yield f"  rows: {rows:,}, each of another user"
     else:
         yield f"  rows: {rows:,} of {len(users):,} users"
-    yield f"  columns: {_columns(reader, settings)}"
+    yield f"  columns: {names_in_words(_columns(reader, settings))}"
     yield f"  invalid rows: {invalid:,}{_because(reasons)}"
+    for name, count in run.tried().items():
+        yield f"  {name}: {count:,}"
     if settings.calendar is not None:
         yield f"  rows in no period, or with a time that cannot be read: {outside:,}"
+    if 2 * invalid > rows:
+        yield (
+            "  WARNING: most rows are invalid. If many columns have missing cells, give them a"
+            " public fill = VALUE in a --schema, so that their rows count."
+        )
 
 
 def _because(reasons: Counter[str]) -> str:
@@ -69,11 +79,11 @@ def _reasons(block: RowBlock, columns: tuple[str, ...], settings: Settings) -> C
     return reasons
 
 
-def _columns(reader: Reader, settings: Settings) -> str:
+def _columns(reader: Reader, settings: Settings) -> list[str]:
     """Return the columns of the vector with their kinds."""
     if settings.encoding is None:
-        return ", ".join(f"{name} (number)" for name in reader.layout.numbers)
+        return [f"{name} (number)" for name in reader.layout.numbers]
     kinds: list[str] = []
     for name, column in zip(settings.encoding.names, settings.encoding.columns, strict=True):
         kinds.append(f"{name} ({column.kind})")
-    return ", ".join(kinds)
+    return kinds

@@ -49,6 +49,8 @@ from fedmf.streaming.stream_run import (
 _MOST_ROWS: Final = 1 << 16
 #: Most numbers of second moments that are computed at once.
 _MOST_NUMBERS: Final = 1 << 20
+#: The name of the count of periods of users that (k, b) does not admit.
+_IGNORED: Final = "users of a period beyond k or within b"
 
 
 class PeriodRun(StreamRun):
@@ -136,6 +138,21 @@ class PeriodRun(StreamRun):
             else:
                 held.users.extend(block.users[i] for i in rows.tolist())
 
+    def try_rows(self, block: RowBlock) -> None:
+        """Count rows for `tried`, and release none: only for a dry run."""
+        self.hold(block)
+
+    def tried(self) -> dict[str, int]:
+        """How many rows are clipped, and how often a user's period is ignored: for the operator."""
+        for step in sorted(self._open):
+            users, _ = self._admitted(step, self._open[step])
+            for user in users:
+                self.users.record(user, step)
+        return {
+            f"clipped to norm {self.plan.settings.clip_norm:g}": self._counts["clipped"],
+            _IGNORED: self._counts[_IGNORED],
+        }
+
     def close_until(self, until: datetime) -> None:
         """Release all periods that ended at a public time or before, one after the other.
 
@@ -162,7 +179,7 @@ class PeriodRun(StreamRun):
         users: list[str] | None = None
         places = np.arange(len(period.users))
         if self.plan.settings.user_column is not None:
-            users, places = self._admitted(period)
+            users, places = self._admitted(step, period)
         vectors = period.values(self.plan.layout.dimension)[places >= 0]
         with self._server.stepping():
             self._written = self.output.flush()
@@ -187,12 +204,11 @@ class PeriodRun(StreamRun):
         self.output.finish(self.renderer, self.state.releases, self.position.records)
         return self._write_statement()
 
-    def _admitted(self, period: _Period) -> tuple[list[str], NDArray[np.int64]]:
+    def _admitted(self, step: int, period: _Period) -> tuple[list[str], NDArray[np.int64]]:
         """The users of a period whom (k, b) admits, and the place of each row's user among them.
 
         It is −1 for the rows of other users. A user's own periods alone decide.
         """
-        step = self.position.step
         places = dict[str, int]()
         users = list[str]()
         beyond = 0
@@ -203,7 +219,7 @@ class PeriodRun(StreamRun):
                 users.append(user)
             else:
                 beyond += 1
-        self._counts["users of a period beyond k or within b"] += beyond
+        self._counts[_IGNORED] += beyond
         return users, np.array([places.get(str(user), -1) for user in period.users], np.int64)
 
 

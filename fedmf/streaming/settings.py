@@ -225,7 +225,10 @@ class Settings:
         rules = {
             "adjacency must be zero-out": (self.adjacency == "zero-out", self.adjacency),
             "method must add noise to both moments": (self.moment_method.second_noise, self.method),
-            "weight must be a number": (not isinstance(self.weight, str), self.weight),
+            "weight must be a number (for means only, 0.001/ζ²)": (
+                not isinstance(self.weight, str),
+                self.weight,
+            ),
             "second moment must be full or diagonal": (count, self.second_moment),
             "timestamp and row_id must be left out": (not self.labels, self.labels),
         }
@@ -244,8 +247,8 @@ class Settings:
                 f" {self.user_column!r}."
             )
         for name, column in {**self.labels, "time_column": self.time_column}.items():
-            if column is not None and not isinstance(schema.columns.get(column), Time):
-                schema.column(column, Text, f"{name} (column)")
+            if column is not None:
+                schema.column(column, (Text, Time), f"{name} (column)")
         names = self.coordinates or ()
         if len(set(names)) < len(names):
             raise ValueError(

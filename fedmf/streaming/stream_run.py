@@ -252,6 +252,28 @@ class StreamRun:
         statement.write(self.state.directory)
         return statement
 
+    def try_rows(self, block: RowBlock) -> None:
+        """Count rows for `tried`, and release none: only for a dry run."""
+        users = block.users
+        if users is None:
+            users = [None] * len(block)
+        admission = self._server.admit(users, 0, len(block))
+        _, clipped = self._vectors(block.values[admission.rows])
+        self.ahead = replace(
+            self.ahead,
+            clipped=self.ahead.clipped + int(clipped.sum()),
+            beyond_k=self.ahead.beyond_k + admission.beyond_k,
+            within_b=self.ahead.within_b + admission.within_b,
+        )
+
+    def tried(self) -> dict[str, int]:
+        """How many rows of `try_rows` are clipped or ignored: for the operator."""
+        return {
+            f"clipped to norm {self.plan.settings.clip_norm:g}": self.ahead.clipped,
+            "ignored as beyond k": self.ahead.beyond_k,
+            "ignored as within b": self.ahead.within_b,
+        }
+
     def _find_place(self, reader: Reader) -> None:
         """Skip the rows that were taken before, and check that the last valid one is unchanged."""
         place = self.position
