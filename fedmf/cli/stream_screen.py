@@ -31,7 +31,7 @@ from fedmf.streaming.stream_plan import StreamPlan
 #: Columns that are shown one by one.
 _SHOWN: Final = 6
 #: Rows count as clipped if ζ² is at most this many standard deviations above the mean of ‖x‖².
-_CLIPPED: Final = 0.7
+_CLIPPED: Final = 0.65
 #: The advice if almost no row is valid.
 _EMPTY: Final = (
     " If a column is empty, or has a wrong name, unit or format (text, times), all of its rows are"
@@ -365,21 +365,18 @@ def _warnings(plan: StreamPlan, release: PrivateRelease) -> list[str]:
 def _clipped(plan: StreamPlan, release: PrivateRelease) -> str:
     """Return a warning if many rows were probably clipped, as post-processing of the release.
 
-    The released sums give m, the mean of ‖x‖² over the clipped rows, and their mean μ, with tr Σ =
-    m − ‖μ‖². For Gaussian rows, ‖x‖² has variance s² = 2·tr Σ² + 4·μᵀΣμ, which is at most
-    2·(tr Σ)² + 4·‖μ‖²·tr Σ; this bound stands for it without a full covariance. The rule is m +
-    0.7·s ≥ ζ²: one row in four would be longer than ζ. It warns of a pair of standard normal
-    columns at ζ = 1.5, of which a third is clipped, and of rows of norm ζ. With a full covariance,
-    it does not warn of rows that are uniform in a box, or in a ball of up to 3 dimensions, just
-    enclosed by ζ.
+    The released sums give m, the mean of ‖x‖² over the clipped rows, and their mean μ, whatever the
+    second moment holds. For Gaussian rows, ‖x‖² has variance s² = 2·tr Σ² + 4·μᵀΣμ, which with
+    tr Σ = m − ‖μ‖² is at most 2·(tr Σ)² + 4·‖μ‖²·tr Σ. The rule is m + 0.65·s ≥ ζ² for this bound:
+    one row in four could be longer than ζ. It warns of rows of norm ζ and, if their mean is 0, of a
+    root mean square norm above 0.72·ζ. It does not warn of rows that are uniform in a box or a disc
+    just enclosed by ζ.
     """
     settings = plan.settings
-    scales = np.ones(len(release.mean))
     remedy = "or use a --schema, which scales each column"
     if settings.encoding is not None:
         if settings.clip_norm >= settings.encoding.norm_bound:  # no row is longer
             return ""
-        scales = settings.encoding.units[:, 1]
         remedy = "or omit it: the schema's bounds then clip no row"
     error = release.sum_of_squares_standard_error
     if error is None or release.too_few:
@@ -393,15 +390,12 @@ def _clipped(plan: StreamPlan, release: PrivateRelease) -> str:
         energies = np.diagonal(energies)
     if settings.count_weight:
         energies = energies[:-1]
-    mean = np.asarray(release.sum)[: len(scales)] / first
+    mean = np.asarray(release.sum)[: len(release.mean)] / first
     square = float(energies.sum() / second)
     trace = max(0.0, square - mean @ mean)
-    variance = 2 * trace**2 + 4 * (mean @ mean) * trace
-    if release.covariance is not None and release.covariance.ndim == 2:
-        covariance = release.covariance / np.outer(scales, scales) / settings.clip_norm**2
-        variance = min(variance, 2 * np.sum(covariance**2) + 4 * mean @ covariance @ mean)
+    spread = math.sqrt(2 * trace**2 + 4 * (mean @ mean) * trace)
     noise = error * math.sqrt(len(energies)) / second
-    if square < 3 * noise or square + _CLIPPED * math.sqrt(variance) < 1:
+    if square < 3 * noise or square + _CLIPPED * spread < 1:
         return ""
     return (
         "WARNING: many rows were probably clipped, unless all have the clip norm: the released"

@@ -144,14 +144,15 @@ class PeriodRun(StreamRun):
 
     def tried(self) -> dict[str, int]:
         """How many rows are clipped, and how often a user's period is ignored: for the operator."""
+        settings = self.plan.settings
+        tried = {f"clipped to norm {settings.clip_norm:g}": self._counts["clipped"]}
+        if settings.user_column is None:
+            return tried
         for step in sorted(self._open):
             users, _ = self._admitted(step, self._open[step])
             for user in users:
                 self.users.record(user, step)
-        return {
-            f"clipped to norm {self.plan.settings.clip_norm:g}": self._counts["clipped"],
-            _IGNORED: self._counts[_IGNORED],
-        }
+        return {**tried, _IGNORED: self._counts[_IGNORED]}
 
     def close_until(self, until: datetime) -> None:
         """Release all periods that ended at a public time or before, one after the other.

@@ -268,8 +268,12 @@ class StreamRun:
 
     def tried(self) -> dict[str, int]:
         """How many rows of `try_rows` are clipped or ignored: for the operator."""
+        settings = self.plan.settings
+        tried = {f"clipped to norm {settings.clip_norm:g}": self.ahead.clipped}
+        if settings.user_column is None:
+            return tried
         return {
-            f"clipped to norm {self.plan.settings.clip_norm:g}": self.ahead.clipped,
+            **tried,
             "ignored as beyond k": self.ahead.beyond_k,
             "ignored as within b": self.ahead.within_b,
         }

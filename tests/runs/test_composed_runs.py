@@ -96,6 +96,8 @@ def test_a_stream_of_periods_counts_in_full_for_every_user(
     told = json.loads(capsys.readouterr().out)
     assert told["mu"] == told["mu_spent"] == pytest.approx(math.sqrt(2) * parts[0].statement["mu"])
     assert told["users_participated"] is None
+    assert [part["directory"] for part in told["composed"]] == ["weekly", "other"]
+    assert str(tmp_path) not in json.dumps(told), "paths of the machine are not public"
     assert command(["account", *names, "--budget", "8"]) == 0
     shown = capsys.readouterr().out
     assert "in full for every user" in shown

@@ -344,6 +344,70 @@ step = "1 d"
 """
 
 
+WIDE = """
+[columns.day]
+kind = "{day}"
+[columns.x]
+kind = "number"
+lower = -9
+upper = 9
+scale = 1
+{more}
+[columns.y]
+kind = "number"
+lower = -9
+upper = 9
+scale = 1
+{more}
+"""
+WEEK = "--schema {}.toml --second-moment diagonal --time-column day --start 2026-01-05 --rounds 1"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--schema fill.toml --release-every 999",
+        "--second-moment trace --release-every 999",
+        f"{WEEK.format('fill')} --release-every 1w --until 2026-01-12",
+    ],
+    ids=["schema", "trace", "periods"],
+)
+def test_clipped_rows_are_told_and_counted(
+    folder: Path, capsys: pytest.CaptureFixture[str], options: str
+) -> None:
+    """By a warning from released numbers, and exactly by a dry run; not below the clip norm."""
+    pd.DataFrame(PAIRS, columns=["x", "y"]).assign(day="2026-01-06").to_csv("a.csv", index=False)
+    Path("fill.toml").write_text(WIDE.format(day="text", more="fill = 0"))
+    told = ["--input", "a.csv", "--seed", "1", "--output", "out.jsonl", *options.split()]
+    assert stream(*told) == 0
+    assert CLIPPED in capsys.readouterr().out
+    assert stream(*told, "--dry-run") == 0
+    clipped = int((np.linalg.norm(PAIRS, axis=1) > 1).sum())
+    assert f"\n  clipped to norm 1: {clipped}\n" in capsys.readouterr().out
+    Path("out.jsonl").unlink()
+    assert stream(*told, "--clip-norm", "2") == 0
+    assert CLIPPED not in capsys.readouterr().out
+
+
+def test_missing_cells_and_times_of_a_schema_are_told_with_the_remedy(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Most rows miss a cell; a fill keeps them, and then only unreadable cells are told of."""
+    Path("a.csv").write_text("day,x,y\n" + "2026-01-06,0.5,\n" * 2 + "2026-01-06,0.5,0.5\n")
+    for more, invalid in (("nullable = true", 2), ("fill = 0", 0)):
+        Path("a.toml").write_text(WIDE.format(day="ignore", more=more))
+        assert stream("--input", "a.csv", "--schema", "a.toml", "--dry-run") == 0
+        shown = capsys.readouterr().out
+        assert f"  invalid rows: {invalid}" in shown
+        assert ("most rows are invalid" in shown) == (invalid > 0)
+        assert ("a row with an unreadable cell" in shown) == (invalid == 0)
+        assert "missing or unreadable cell" not in shown
+    assert stream("--input", "a.csv", *WEEK.format("a").split(), "--release-every", "1w") == 2
+    assert (
+        "declares as text or time; got 'day', a column of kind 'ignore'" in capsys.readouterr().err
+    )
+
+
 def test_a_schema_scales_and_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Means in the column's own units, a filled cell as the value it is filled with; another
     schema, another header and what it has no place for are refused in one line.
