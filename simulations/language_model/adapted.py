@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,11 +74,14 @@ def make(settings: FunctionTask) -> Task:
         test_features=stored["features"][test_rows],
         test_labels=stored["labels"][test_rows],
     )
-    last_block = split_causal_lm(adapted_model())[1]
+    model = adapted_model()
+    last_block = split_causal_lm(model)[1]
+    shapes = dataset.structure
+    labels = replace(shapes.labels, bound=model.config.vocab_size)
     return Task(
         dataset,
         FlatModel(last_block),
         token_cross_entropy,
         (PERPLEXITY, TOKEN_ACCURACY),
-        dataset.structure,
+        replace(shapes, labels=labels),
     )
