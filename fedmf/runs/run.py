@@ -63,8 +63,11 @@ class Execution(Value):
     """
 
     kind: ClassVar[str] = "flower"
-    #: Fields in which two processes of one run may differ: where it is, and whom it waits for.
-    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir", "min_users"})
+    #: Fields in which two processes of one run may differ: its place, and for whom and how long it
+    #: waits.
+    MAY_CHANGE: ClassVar[frozenset[str]] = frozenset(
+        {"output_dir", "min_users", "round_timeout", "handshake_timeout"}
+    )
 
     messages: Annotated[
         Literal["aggregate", "per-user", "one-user"],
@@ -461,7 +464,7 @@ def first_difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str
     for name in sorted(names, key=lambda name: name.endswith("fingerprint")):
         old = before.get(name)
         new = after.get(name)
-        if old == new or name.removeprefix("execution.") in Execution.PLACE:
+        if old == new or name.removeprefix("execution.") in Execution.MAY_CHANGE:
             continue
         values = f"is {old!r}, not {new!r}"
         if len(values) >= _LONGEST_DIFFERENCE:
