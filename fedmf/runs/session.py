@@ -401,7 +401,7 @@ class Session:
         self.note_for_operator("absent", absent)
 
     def note_arrivals(self) -> None:
-        """Count the arrivals of all rounds in the operator's file, unless that was done just now."""
+        """Write the arrivals of all rounds into the operator's file, unless that was just done."""
         start = time.monotonic()
         if start < self._next_count:
             return
