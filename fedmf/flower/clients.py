@@ -72,7 +72,7 @@ class GridClients(Clients):
             timeout = self.waiting.round_timeout
         self._timeout = timeout
         self._is_repeated = False  # whether the request of the round is repeated
-        self._requests = 0  # requests of the round that went to a node
+        self._attempts = 0  # requests of the round that went to any node
         self._awaited_round = -1
         self._awaited_until = 0.0
 
@@ -198,7 +198,7 @@ class GridClients(Clients):
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         by_node = self.by_node(cohort)
         if by_node:
-            self._requests += 1
+            self._attempts += 1
         for message, part in self.answers(self.messages(round_index, by_node)):
             yield self._reply(message, part)
 
@@ -266,16 +266,14 @@ class GridClients(Clients):
             if not self._in_connected_cohorts:
                 remedy = " If nodes are offline, stop the run and resume it when they are back."
             _log.warning(
-                "round %d: too few replies arrived; nodes were asked in %d of %d attempts. The"
-                " missing replies count as zero, and the round spends epsilon as always.%s %s"
-                " (secret) names the users.",
+                "round %d: too few replies arrived in %d attempts; the missing ones count as zero,"
+                " and the round spends epsilon as always.%s %s (secret) names the users.",
                 round_index + 1,
-                self._requests,
-                attempt + 1,
+                self._attempts,
                 remedy,
                 self.session.directory.path / OPERATOR,
             )
-        self._requests = 0
+        self._attempts = 0
         if absent:
             self.session.note_absent(round_index, absent)
         return False

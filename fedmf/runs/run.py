@@ -109,8 +109,9 @@ class Execution(Value):
     min_users: Annotated[
         int | None,
         Field(
-            "users that nodes must serve before the first round; default: all of at most 20 users"
-            " with a node each, half of others, users-per-round with available cohorts",
+            "users that nodes must serve before the first round, whose share of all holds for each"
+            " round; default: all of at most 20 users with a node each, half of others,"
+            " users-per-round with available cohorts",
             ge=1,
         ),
     ] = None
