@@ -270,11 +270,10 @@ def _advantage(row: dict[str, Any]) -> str:
     It is 2Φ(μ/2) − 1 for Gaussian noise, and what ε and δ allow for amplified noise.
     """
     from fedmf.accounting.gaussian import gaussian_mu
-    from fedmf.accounting.rounding import at_least
-    from fedmf.statements.advantage import approximate_advantage, gaussian_advantage
+    from fedmf.statements.advantage import approximate_advantage, gaussian_advantage, in_points
 
     if row["sampling"] == "none":
         advantage = gaussian_advantage(gaussian_mu(row["noise_multiplier"]))
     else:
         advantage = approximate_advantage(row["epsilon"], row["delta"])
-    return f"{at_least(100 * advantage, 3)} points"
+    return f"{in_points(advantage)} points"

@@ -72,6 +72,14 @@ class GridClients(Clients):
             timeout = self.waiting.round_timeout
         self._timeout = timeout
         self._is_repeated = False  # whether the request of the round is repeated
+        self._attempts = 0  # requests of the round that went to any node
+        self._awaited_round = -1
+        self._awaited_until = 0.0
+
+    @property
+    def _in_connected_cohorts(self) -> bool:
+        """Whether only connected users are in a cohort."""
+        return self.session.run.cohorts.is_order
 
     @property
     def min_users(self) -> int:
@@ -79,11 +87,21 @@ class GridClients(Clients):
         least = self.waiting.min_users
         if least is not None:
             return min(least, self.nodes.users)
-        if self.session.run.cohorts.is_order:  # only connected users are in a cohort
+        if self._in_connected_cohorts:
             return min(self.session.plan.users_per_round, self.nodes.users)
         if self.nodes.users > _SMALL_POPULATION or self.nodes.several:
             return math.ceil(self.nodes.users / 2)
         return self.nodes.users
+
+    def _required(self, users: int) -> int:
+        """The number of users out of so many with whom a round does without the others.
+
+        It is the share that ``min_users`` is of all users; by default half of a cohort of connected
+        users.
+        """
+        if self._in_connected_cohorts and self.waiting.min_users is None:
+            return math.ceil(users / 2)
+        return math.ceil(users * self.min_users / self.nodes.users)
 
     def messages(
         self, round_index: int, by_node: Mapping[int, list[str]]
@@ -119,13 +137,16 @@ class GridClients(Clients):
         """Name the users whom no node serves to the operator, in the log and in a file."""
         unserved = self.nodes.unserved()
         self.session.note_for_operator("users_not_served", unserved)
+        effect = "Rounds that ask them wait for them, then count zeros and spend epsilon as always."
+        if self._in_connected_cohorts:
+            effect = "Rounds ask only users who are served."
         if unserved:
             _log.warning(
-                "%d of %d users are not served by any node: %s. Rounds that ask them wait for them,"
-                " then count zeros and spend epsilon as always. All names are in %s (secret).",
+                "%d of %d users are not served by any node: %s. %s All names are in %s (secret).",
                 len(unserved),
                 self.nodes.users,
                 first_names(unserved),
+                effect,
                 self.session.directory.path / OPERATOR,
             )
 
@@ -139,8 +160,46 @@ class GridClients(Clients):
         served = self.nodes.nodes_of(ids)
         return [user in served for user in ids.values()]
 
+    def is_awaited(self, round_index: int, cohort: int) -> bool:
+        """Wait for connected users of a round, in all at most the time for its replies.
+
+        A place that no user may take, whoever is connected, is not waited for.
+        """
+        places = self.session.plan.users_per_round
+        required = self._required(places)
+        if not self._in_connected_cohorts or cohort >= required:
+            return False
+        if cohort >= min(required, len(self.session.cohort(round_index))):
+            return False
+        now = time.monotonic()
+        if round_index != self._awaited_round:
+            self._awaited_round = round_index
+            self._awaited_until = now + self._timeout
+        if now < self._awaited_until:
+            time.sleep(min(_BETWEEN_LOOKS, self._awaited_until - now))
+            return True
+        if cohort == 0:
+            raise RuntimeError(
+                f"round {round_index + 1}: no user whom min_separation and max_participations admit"
+                f" was connected within {self._timeout:g} s (round_timeout). The run stops, and"
+                " nothing of the round is spent; the same command continues it."
+            )
+        if not self._is_repeated:
+            _log.warning(
+                "round %d: only %d users who may take part, for %d places, were connected within"
+                " %g s (round_timeout); it continues with them and spends epsilon as always.",
+                round_index + 1,
+                cohort,
+                places,
+                self._timeout,
+            )
+        return False
+
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
-        for message, part in self.answers(self.messages(round_index, self.by_node(cohort))):
+        by_node = self.by_node(cohort)
+        if by_node:
+            self._attempts += 1
+        for message, part in self.answers(self.messages(round_index, by_node)):
             yield self._reply(message, part)
 
     def by_node(self, cohort: Mapping[int, str]) -> dict[int, list[str]]:
@@ -197,20 +256,24 @@ class GridClients(Clients):
         user cannot stop a run. Nothing of the round was released yet, so they cost no budget.
         """
         replies = cohort - len(absent)
-        required = math.ceil(cohort * self.min_users / self.nodes.users)
+        required = self._required(cohort)
         self._is_repeated = replies < required and attempt < len(PAUSES)
         if self._is_repeated:
             time.sleep(min(self._seconds_to_wait, PAUSES[attempt]))
             return True
         if replies < required:
+            remedy = ""
+            if not self._in_connected_cohorts:
+                remedy = " If nodes are offline, stop the run and resume it when they are back."
             _log.warning(
                 "round %d: too few replies arrived in %d attempts; the missing ones count as zero,"
-                " and the round spends epsilon as always. If nodes are offline, stop the run and"
-                " resume it when they are back. %s (secret) names the users.",
+                " and the round spends epsilon as always.%s %s (secret) names the users.",
                 round_index + 1,
-                attempt + 1,
+                self._attempts,
+                remedy,
                 self.session.directory.path / OPERATOR,
             )
+        self._attempts = 0
         if absent:
             self.session.note_absent(round_index, absent)
         return False

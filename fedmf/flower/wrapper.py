@@ -333,7 +333,7 @@ class CorrelatedNoise:
         replies: "models" if clients return the trained arrays; "differences" if they return what
             training changed, trained minus received arrays.
         execution: for how many replies, and how long, a round waits, and how often checkpoints are
-            written; there is one message per user. Default: an hour for all replies.
+            written; there is one message per user.
         run_dir: directory of ledger, key and statement; an existing run is continued. A simulation
             cannot be continued: if the directory has one, the new one gets a directory next to it.
             Default, also for an empty string: a new directory below ``~/.fedmf/runs``.
@@ -381,7 +381,7 @@ class CorrelatedNoise:
         if replies not in ("models", "differences"):
             raise ConfigError(f"replies must be 'models' or 'differences'; got {replies!r}.")
         self._replies = replies
-        execution = execution or Execution(round_timeout=3600.0)
+        execution = execution or Execution()
         self._values: dict[str, Any] = {
             "privacy": privacy,
             "cohorts": cohorts,
@@ -476,8 +476,9 @@ class CorrelatedNoise:
 
         Raises:
             ConfigError: more rounds than planned, before any round is run; or the disk failed.
-            RuntimeError: no node answers before the first of these rounds; an inner strategy asks
-                other nodes than the cohort, or one twice.
+            RuntimeError: no node answers before the first of these rounds, or before any with
+                `AvailableCohorts`; an inner strategy asks other nodes than the cohort, or one
+                twice.
             LedgerError: a release failed, now or before. Close this strategy and create another.
             Exception: any error of ``on_round``; the same call continues the run.
         """

@@ -255,6 +255,19 @@ class Clients:
         """Which users, by index, can be reached now."""
         return [True] * users.size
 
+    def is_awaited(self, round_index: int, cohort: int) -> bool:
+        """Whether to look again for connected users of a round; it may pause before.
+
+        Args:
+            round_index: the round, from 0.
+            cohort: the number of users who may take part and are connected.
+
+        Raises:
+            RuntimeError: there is none after the longest wait.
+        """
+        del round_index, cohort
+        return False
+
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         """The replies of a cohort (ids by index) in round ``round_index``, each as it arrives."""
         raise NotImplementedError
@@ -277,7 +290,9 @@ class TrainingLoop:
 
     1. *Request*: replies are requested from the cohort, and missing ones again while too few have
        arrived, as often as was fixed beforehand; then the round continues with those that there
-       are, so that the number of rounds does not depend on who was present.
+       are. If only connected users are in a cohort, too few are waited for before, and the loop
+       stops if nobody is connected; otherwise the number of rounds does not depend on who was
+       present.
     2. *Release*: the sum of the replies, with noise, in one commit. The round uses up its row of
        noise in any case. The report is stored before that, so that nothing of it is lost if this
        step is interrupted.
@@ -320,13 +335,23 @@ class TrainingLoop:
         self._cohort = self.session.cohort(round_index, self.clients.connected)
         return self._cohort
 
+    def _gathered_cohort(self, round_index: int) -> Mapping[int, str]:
+        """The cohort of a round, once enough users are connected or the wait for them is over."""
+        self.clients.refresh()
+        cohort = self.cohort(round_index)
+        while self.clients.is_awaited(round_index, len(cohort)):
+            self.clients.refresh()
+            cohort = self.cohort(round_index)
+        return cohort
+
     def _replies(self, round_index: int) -> Iterator[Reply]:
         """1. The replies of the cohort; every attempt asks only users without a reply."""
         absent = dict[int, str]()
         for attempt in itertools.count():
-            self.clients.refresh()
             if len(absent) == len(self._cohort) or attempt == 0:  # nobody has replied so far
-                absent = dict(self.cohort(round_index))
+                absent = dict(self._gathered_cohort(round_index))
+            else:
+                self.clients.refresh()
             replied = set[str]()
             for reply in self.clients.ask(round_index, absent):
                 replied.update(reply.users)
@@ -361,6 +386,7 @@ class TrainingLoop:
         if report is None or report.round_index >= self._server.t:
             return False
         self.session.note_failures(report.round_index, report.failures, report.present)
+        self.session.note_arrivals()
         self.session.evaluate()
         self._report = None
         return self._report_round(report)
@@ -409,7 +435,8 @@ class TrainingLoop:
         Raises:
             ConfigError: more rounds than the noise was calibrated for; no round is run. The disk
                 failed.
-            RuntimeError: too few users are served before the first of these rounds.
+            RuntimeError: too few users are served before the first of these rounds, or nobody is
+                before a round whose cohort are connected users.
             LedgerError: a release failed, now or before. Open the run again.
             Exception: raised by a callback; the round is committed, and the run can be continued.
         """

@@ -63,8 +63,11 @@ class Execution(Value):
     """
 
     kind: ClassVar[str] = "flower"
-    #: Fields in which two processes of one run may differ: where it is, and whom it waits for.
-    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir", "min_users"})
+    #: Fields in which two processes of one run may differ: its place, and for whom and how long it
+    #: waits.
+    MAY_CHANGE: ClassVar[frozenset[str]] = frozenset(
+        {"output_dir", "min_users", "round_timeout", "handshake_timeout"}
+    )
 
     messages: Annotated[
         Literal["aggregate", "per-user", "one-user"],
@@ -106,8 +109,9 @@ class Execution(Value):
     min_users: Annotated[
         int | None,
         Field(
-            "users that nodes must serve before the first round; default: all of at most 20 users"
-            " with a node each, half of others, users-per-round with available cohorts",
+            "users that nodes must serve before the first round, whose share of all holds for each"
+            " round; default: all of at most 20 users with a node each, half of others,"
+            " users-per-round with available cohorts",
             ge=1,
         ),
     ] = None
@@ -461,7 +465,7 @@ def first_difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str
     for name in sorted(names, key=lambda name: name.endswith("fingerprint")):
         old = before.get(name)
         new = after.get(name)
-        if old == new or name.removeprefix("execution.") in Execution.PLACE:
+        if old == new or name.removeprefix("execution.") in Execution.MAY_CHANGE:
             continue
         values = f"is {old!r}, not {new!r}"
         if len(values) >= _LONGEST_DIFFERENCE:

@@ -107,7 +107,8 @@ _INEXACT_GROUPS: Final = (
 )
 _AVAILABLE: Final = (
     "no {one}'s data determine whether that {one} is connected when a round begins, or whether its"
-    " reply arrives: both affect which other {many} are sampled, then and later"
+    " reply arrives: both affect which other {many} are sampled, then and later, and whether the"
+    " run stops because nobody is connected"
 )
 _ANSWERS: Final = (
     "no {one}'s data determine whether the silo answers, for example because they end its process:"

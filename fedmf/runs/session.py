@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -67,6 +68,9 @@ _COHORTS_PER_BLOCK: Final = 4
 _MOST_NAMES: Final = 20
 #: The most reasons of failed contributions that are logged.
 _MOST_REASONS: Final = 5
+#: Seconds between two counts of arrivals, and how many times as long as a count takes, at least.
+_BETWEEN_COUNTS: Final = 5.0
+_TIMES_A_COUNT: Final = 50
 
 
 class Session:
@@ -120,6 +124,7 @@ class Session:
         self.quality: dict[str, Any] = {}
         self._schedule = self.cohort_schedule()
         self._logged = set[str]()
+        self._next_count = 0.0  # when arrivals are counted next
         #: Prefix of warnings, which names the run if there are several.
         self.label = ""
 
@@ -394,6 +399,16 @@ class Session:
         absent = self._operator_facts().get("absent", {})
         absent[str(t + 1)] = list(users[:_MOST_NAMES])
         self.note_for_operator("absent", absent)
+
+    def note_arrivals(self) -> None:
+        """Write the arrivals of all rounds into the operator's file, unless that was just done."""
+        start = time.monotonic()
+        if start < self._next_count:
+            return
+        with contextlib.suppress(OSError):
+            self._write_operator_file(self._counts())
+        end = time.monotonic()
+        self._next_count = end + max(_BETWEEN_COUNTS, _TIMES_A_COUNT * (end - start))
 
     def note_for_operator(self, name: str, fact: Any) -> None:
         """Write a fact into the operator's file; an error of the disk does not stop the run."""

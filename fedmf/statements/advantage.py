@@ -6,6 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fedmf.accounting.rounding import at_least
+
+#: Of 100 points of advantage, the most of a strong and of a moderate protection.
+STRONG: Final = 20
+MODERATE: Final = 65
 _ROUNDING: Final = 1 + 2.0**-40
 
 
@@ -48,3 +53,25 @@ def advantage(statement: Mapping[str, Any]) -> float:
         return 1.0
     approximate = approximate_advantage(statement["epsilon"], statement["delta"])
     return min(approximate, gaussian_advantage(statement["mu"]))
+
+
+def in_points(advantage: float) -> str:
+    """An advantage of 1 as 100 points, with three digits, rounded up.
+
+    >>> in_points(0.59516)
+    '59.6'
+    """
+    return at_least(100 * advantage, 3)
+
+
+def grade(advantage: float) -> str:
+    """The protection in a word: strong, moderate or weak.
+
+    >>> grade(0.2), grade(0.643), grade(0.651)
+    ('strong', 'moderate', 'weak')
+    """
+    if 100 * advantage <= STRONG:
+        return "strong"
+    if 100 * advantage <= MODERATE:
+        return "moderate"
+    return "weak"

@@ -49,6 +49,7 @@ _PUBLIC: Final = (
     "workload",
     "users",
     "users_per_round",
+    "sampling",
     "max_participations",
     "dimension",
     "columns",

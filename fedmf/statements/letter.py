@@ -14,12 +14,9 @@ from datetime import date, datetime
 from typing import Any, Final, Self
 
 from fedmf.errors import ConfigError
-from fedmf.statements.advantage import advantage
+from fedmf.statements.advantage import MODERATE, STRONG, advantage, grade, in_points
 from fedmf.statements.statement import up
 
-#: Of 100 points of advantage, the most of a strong and of a moderate protection.
-_STRONG: Final = 20
-_MODERATE: Final = 65
 #: Public facts that are told, and not only named.
 _TOLD: Final = ("classes", "labels")
 #: The names of public facts in plain words.
@@ -40,6 +37,8 @@ _PLAIN_NAMES: Final = {
 }
 #: Lengths of periods of a stream, one and several.
 _PERIODS: Final = {"1w": ("week", "weeks"), "1d": ("day", "days"), "1h": ("hour", "hours")}
+#: The words of a statement about cohorts of connected users.
+_AVAILABLE: Final = "available cohorts"
 #: Columns of a stream that are named one by one.
 _NAMED: Final = 6
 _TITLE: Final = "Privacy letter: what can be found out about one person"
@@ -241,11 +240,6 @@ def _things(s: Mapping[str, Any]) -> str:
     return "models"
 
 
-def _points(s: Mapping[str, Any]) -> int:
-    """The points of so many right guesses, by the rule that the letter gives."""
-    return 2 * (_right(s) - 50)
-
-
 def _right(s: Mapping[str, Any]) -> int:
     """In how many of 100 tests an attacker is right at most, rounded up."""
     return math.ceil(50 + 50 * advantage(s))
@@ -420,20 +414,12 @@ def _protected(s: Mapping[str, Any]) -> Section:
 
 def _strength(s: Mapping[str, Any]) -> Section:
     right = _right(s)
-    points = _points(s)
     other = "left out"
     if s["adjacency"] == "replace-one":
         other = "replaced by any others"
-    grade = "weak"
-    if points <= _STRONG:
-        grade = "strong"
-    elif points <= _MODERATE:
-        grade = "moderate"
     at_most = "at most"
-    example = f", so {right} of 100 is {points} points"
     if right == 100:
         at_most = "nearly"
-        example = ""
     bars = (
         Bar(50, "Tossing a coin", "#999"),
         Bar(right, f"With all that was published, {at_most}", "#D55E00"),
@@ -449,10 +435,11 @@ def _strength(s: Mapping[str, Any]) -> Section:
         bars,
         (
             "Count 50 of 100, a coin, as 0 points: nothing was found out. Count 100 of 100 as 100"
-            f" points: everything was. Each further right guess is two points{example}. Experts"
+            " points: everything was. Each further right guess is two points. Here the limit is"
+            f" {in_points(advantage(s))} points, before the rounding of the figure above. Experts"
             " call this the advantage of the attacker, as they call the person who guesses. We call"
-            f" up to {_STRONG} points a strong protection, up to {_MODERATE} a moderate one, and"
-            f" more a weak one: this one is {grade}.",
+            f" up to {STRONG} points a strong protection, up to {MODERATE} a moderate one, and"
+            f" more a weak one: this one is {grade(advantage(s))}.",
             "This is a limit for the strongest attacker that one can imagine, whatever the attacker"
             " does. It is not a forecast of what will happen.",
             _experts(s),
@@ -519,4 +506,9 @@ def _conditions(s: Mapping[str, Any]) -> Section:
         points.append("Results were published by the calendar, not because of what the table said.")
     if s.get("amplification") is not None:
         points.append("Who took part in which round of training stays secret.")
+    if any(_AVAILABLE in part.get("sampling", "") for part in s.get("composed", [s])):
+        points.append(
+            f"No {_one(s)}’s data decide whether that {_one(s)} is connected when a round begins,"
+            " or answers in time."
+        )
     return Section("What must be true", (), points=points)

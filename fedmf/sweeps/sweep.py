@@ -335,8 +335,8 @@ class Sweep:
         if case not in self._planned:
             run = self.run(cell, tuned, seed)
             tables = run.to_dict()
-            # Where a run is computed does not change its result.
-            tables["execution"] = {**tables["execution"], **dict.fromkeys(Execution.PLACE)}
+            # Where a run is computed, and how long it waits, does not change its result.
+            tables["execution"] = {**tables["execution"], **dict.fromkeys(Execution.MAY_CHANGE)}
             text = json.dumps(tables, sort_keys=True)
             digest = hashlib.sha256(text.encode()).hexdigest()[:24]
             self._planned[case] = PlannedRun(dotted_keys(run), digest, run.privacy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from datetime import date
@@ -12,10 +13,16 @@ from accounting.test_public_statement import BUSY, IDLE, pair_header, published
 from scipy.stats import norm
 from support.headers import make_header
 
-from fedmf.accounting.gaussian import gaussian_delta, gaussian_mu
+from fedmf.accounting.gaussian import gaussian_delta, gaussian_mu, gaussian_sigma
+from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import ConfigError
 from fedmf.runs.directory import RunHeader
-from fedmf.statements.advantage import advantage, approximate_advantage, gaussian_advantage
+from fedmf.statements.advantage import (
+    advantage,
+    approximate_advantage,
+    gaussian_advantage,
+    in_points,
+)
 from fedmf.statements.letter import PrivacyLetter
 
 DAY = date(2026, 11, 28)
@@ -58,7 +65,8 @@ def test_a_letter_says_nothing_of_who_took_part(
     for text in letters[0]:
         assert "28 November 2026" in text
         assert f"right in at most {right} of 100" in text
-        assert f"so {right} of 100 is {2 * (right - 50)} points" in text
+        assert f"the limit is {in_points(gaussian_advantage(public['mu']))} points" in text
+        assert "is connected" not in text
         assert "up to 20 points a strong" in text
         for word in ("spent", "7f3", "http"):
             assert word not in text, word
@@ -72,6 +80,27 @@ def test_amplified_guarantees_have_the_smaller_of_two_bounds(tmp_path: Path) -> 
     assert advantage({**public, "epsilon": known}) == gaussian_advantage(public["mu"])
     assert advantage({**public, "epsilon": 0.3}) == approximate_advantage(0.3, public["delta"])
     assert "who took part in which round" in PrivacyLetter.of(public, DAY).to_markdown()
+
+
+def test_the_grade_follows_from_the_advantage_and_not_from_rounded_guesses(tmp_path: Path) -> None:
+    """ε = 8 at δ = 1e-4 is right in 82.2 of 100 cases: 83 would be 66 points and weak."""
+    public, _, _ = published(tmp_path / "run", make_header(), BUSY)
+    mu = gaussian_mu(gaussian_sigma(8.0, delta=1e-4))
+    letter = PrivacyLetter.of({**public, "epsilon": 8.0, "delta": 1e-4, "mu": mu}, DAY)
+    text = letter.to_markdown()
+    assert "right in at most 83 of 100" in text
+    assert "64.3 points" in text
+    assert "this one is moderate" in text
+
+
+def test_a_letter_about_connected_users_names_their_condition(tmp_path: Path) -> None:
+    header = make_header()
+    cohorts = AvailableCohorts(rounds=6, users_per_round=2)
+    header = dataclasses.replace(header, run={**header.run, "cohorts": cohorts.to_dict()})
+    public, _, _ = published(tmp_path / "run", header, BUSY)
+    condition = "No person’s data decide whether that person is connected"
+    for statement in (public, {**public, "composed": [{**public, "directory": "run"}]}):
+        assert condition in PrivacyLetter.of(statement, DAY).to_markdown()
 
 
 @pytest.mark.parametrize("changes", [{"key_public": True}, {"noise_multiplier": 0.0}])

@@ -17,10 +17,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from support.wrapped_apps import adding, flat, model, private, update_of
 
-from fedmf import CyclicCohorts, Execution
-from fedmf.flower import ClientReportedIdentity, InProcessGrid, user_id_mod
+from fedmf import AvailableCohorts, CyclicCohorts, Execution
+from fedmf.flower import ClientReportedIdentity, CorrelatedNoise, InProcessGrid, user_id_mod
 from fedmf.flower.clients import PAUSES
 from fedmf.ledger.ledger import Ledger
+from fedmf.runs.loop import RoundRecord
 
 SILOS = ["north", "south", "west"]
 ROUNDS = 3
@@ -148,3 +149,49 @@ def test_missing_replies_are_asked_again_and_nobody_counts_twice(
     expected = trained(same, tmp_path / "same", min_users=2)
     assert np.array_equal(released, expected)
     assert "west" not in caplog.text or arrived < 3
+
+
+class Devices(InProcessGrid):
+    """A grid of which only some nodes are connected."""
+
+    connected = len(SILOS)
+
+    def get_node_ids(self) -> list[int]:
+        return super().get_node_ids()[: self.connected]
+
+
+def test_devices_are_waited_for_and_without_any_the_run_stops(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, own_time: Any
+) -> None:
+    app = adding(lambda user, _: update_of(user), mods=[user_id_mod()])
+    grid = Devices(app, node_configs=[{"user-id": silo} for silo in SILOS])
+
+    def leave(record: RoundRecord) -> None:
+        grid.connected = 0
+
+    def devices(**execution: Any) -> CorrelatedNoise:
+        return private(
+            FedAvg(),
+            tmp_path / "run",
+            users=ClientReportedIdentity(SILOS),
+            cohorts=AvailableCohorts(ROUNDS, users_per_round=3, min_separation=1),
+            execution=Execution(**execution),
+        )
+
+    first = devices(round_timeout=TIMEOUT)
+    with pytest.raises(RuntimeError, match=r"round 2: no user .* within 10 s"):
+        first.start(grid, model(), on_round=leave)
+    first.close()
+    assert own_time.now == pytest.approx(TIMEOUT)
+    assert operator_facts(tmp_path / "run")["arrivals"] == [3]
+    grid.connected = 1
+    second = devices(round_timeout=0.5 * TIMEOUT, min_users=2)
+    second.start(grid, model(), num_rounds=2)
+    assert own_time.now == pytest.approx(2 * TIMEOUT)  # before the first round, and in the second
+    assert "round 2: only 1 users who may take part, for 3 places" in caplog.text
+    grid.connected = 2
+    second.start(grid, model())
+    assert own_time.now == pytest.approx(2.5 * TIMEOUT)
+    assert caplog.text.count("places") == 1
+    assert operator_facts(tmp_path / "run")["arrivals"] == [3, 1, 2]
+    second.close()

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,12 +53,17 @@ class ComingAndGoing(WorkerPool):
         )
 
 
-def carried_out(path: Path, run: Run, there: Callable[[int, int], bool]) -> list[RoundReport]:
+def carried_on(path: Path, run: Run, there: Callable[[int, int], bool]) -> list[RoundReport]:
     reports: list[RoundReport] = []
-    with fedmf.start(run, path) as session:
+    with fedmf.resume(run, path) as session:
         pool = ComingAndGoing(session, there)
         run_on_grid(session, InProcessGrid(client_for(session)), seeing(reports.append), pool)
     return reports
+
+
+def carried_out(path: Path, run: Run, there: Callable[[int, int], bool]) -> list[RoundReport]:
+    fedmf.start(run, path).close()
+    return carried_on(path, run, there)
 
 
 def joined(path: Path) -> dict[str, list[int]]:
@@ -115,28 +121,52 @@ def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(
     )
 
 
-def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path) -> None:
-    """In rounds 0-2 one user is there, in 3-5 nobody, later the even ones."""
+def waiting(run: Run, **execution: Any) -> Run:
+    return dataclasses.replace(run, execution=dataclasses.replace(run.execution, **execution))
+
+
+def test_only_connected_users_are_drawn_and_nobody_stops_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In rounds 0-2 one user is there, then nobody; after that the even ones, half of all."""
 
     def there(user: int, t: int) -> bool:
-        return user == 5 if t < 3 else t >= 6 and user % 2 == 0
+        return user == 5 and t < 3
 
-    run = available_run(min_separation=2, max_participations=6)
-    run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, min_users=1))
-    reports = carried_out(tmp_path / "run", run, there)
-    assert [(report.cohort_size, report.present) for report in reports] == [
+    run = waiting(available_run(min_separation=1, max_participations=9), min_users=1)
+    path = tmp_path / "run"
+    with pytest.raises(RuntimeError, match=r"round 4: no user .* within 0\.1 s .* is spent"):
+        carried_out(path, waiting(run, round_timeout=0.1), there)
+    assert joined(path) == {"u005": [0, 1, 2]}
+    assert "23 of 24 users are not served" in caplog.text
+    assert "Rounds ask only users who are served." in caplog.text
+    assert "zeros" not in caplog.text
+    # Both times, and the number of users to wait for, may change: they change no bit.
+    run = waiting(run, round_timeout=0.2, handshake_timeout=0.3, min_users=USERS)
+    caplog.clear()
+    reports = carried_on(path, run, lambda user, t: user % 2 == 0 and (t != 5 or user == 2))
+    assert [(each.cohort_size, each.present) for each in reports] == [
+        *(2 * [(3, 3)]),
         (1, 1),
-        (0, 0),
-        (1, 1),
-        *(3 * [(0, 0)]),
         *(6 * [(3, 3)]),
     ]
-    rounds = joined(tmp_path / "run")
-    assert rounds.pop("u005") == [0, 2]
-    assert all(int(user[1:]) % 2 == 0 and min(own) >= 6 for user, own in rounds.items())
-    with fedmf.resume(run, tmp_path / "run") as session:
-        assert session.plan.users_per_round == 3
-        assert sum(not len(commit.keys) for commit in session.directory.ledger.commits()) == 4
+    assert "round 6: only 1 users who may take part, for 3 places" in caplog.text
+    assert caplog.text.count("places") == 1
+    rounds = joined(path)
+    del rounds["u005"]
+    assert all(int(user[1:]) % 2 == 0 and min(own) >= 3 for user, own in rounds.items())
+
+
+def test_arrivals_can_be_read_while_a_run_works(tmp_path: Path) -> None:
+    read = list[dict[str, Any]]()
+
+    def look(record: RoundRecord) -> None:
+        read.append(json.loads((tmp_path / "run" / "operator.json").read_text()))
+
+    with fedmf.start(available_run(), tmp_path / "run") as session:
+        run_on_grid(session, InProcessGrid(client_for(session)), look)
+    assert read[0]["arrivals"] == [3]
+    assert read[-1]["arrivals"] == [3]  # it is not written in every short round
 
 
 def test_a_resumed_run_takes_the_same_users_and_releases_the_same_models(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixt
     assert told["epsilon_spent_quantiles"]["0.5"] == pytest.approx(epsilons[12], rel=1e-8)
     alone = [account(place / name)["epsilon_spent"] for name in ("a", "b")]
     alone.append(account_stream(place / "state")["epsilon_spent"])
+    assert all(part["sampling"].startswith("none") for part in told["composed"])
     planned = [part["epsilon"] for part in told["composed"]]
     assert all(most >= spent for most, spent in zip(planned, alone, strict=True))
     assert max(alone) < told["epsilon_spent"] <= sum(alone)
