@@ -29,7 +29,10 @@ from fedmf.statements.statement import (
 )
 
 _ASSUMPTIONS: Final = (
-    "the statement of each directory holds, with all of its assumptions and secrets",
+    (
+        "the statement of each directory holds, with all of its assumptions and secrets; an initial"
+        " model or frozen part that is not public was released by another of these directories"
+    ),
     (
         "nothing else was released about these {many}: a release outside these directories costs"
         " them more"
