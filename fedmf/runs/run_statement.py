@@ -119,9 +119,9 @@ _ANSWERS: Final = (
     " everyone sees it"
 )
 _SECRECY: Final = (
-    "the cohorts stay secret: {epsilon} against observers who do not know who took part in which"
-    " round, which was drawn at random as stated under sampling. Against observers who know it, the"
-    " guarantee is epsilon_known_cohorts"
+    "the cohorts stay secret: the guarantee holds against observers who do not know who took part"
+    " in which round, which was drawn at random as stated under sampling. Against observers who"
+    " know it, it is epsilon_known_cohorts"
 )
 _SECRETS: Final = (
     (
@@ -267,8 +267,7 @@ def _assumptions(header: RunHeader, unfinished: bool) -> list[str]:
     shared = header.run["execution"]["messages"] == "per-user"
     assumptions = list[str]()
     if header.plan.amplification is not None:
-        epsilon = "epsilon and epsilon_so_far hold" if unfinished else "epsilon holds"
-        assumptions.append(_SECRECY.format(epsilon=epsilon))
+        assumptions.append(_SECRECY)
     assumptions.append(header.unit.distinct)
     assumptions += header.unit.say_all(_ASSUMPTIONS)
     if not header.trains_elsewhere:

@@ -502,12 +502,12 @@ def _limits(s: Mapping[str, Any]) -> Section:
 def _conditions(s: Mapping[str, Any]) -> Section:
     where = "(“Which data” names it)"
     earlier = (
-        f"by an earlier computation on these {_many(s)} that has a letter, too. This letter counts"
-        " only what was added; one about both counts all of it"
+        f"an earlier computation on these {_many(s)}: this letter counts only what was added, and a"
+        " joint letter counts both"
     )
     if "composed" in s:
         where = "(the full statement of each computation names it)"
-        earlier = "by another of these computations"
+        earlier = "another of these computations"
     points = [
         "Every person is listed under one name or number, and no other person has the same.",
         f"What is not hidden by the noise {where} really is public.",
@@ -517,8 +517,8 @@ def _conditions(s: Mapping[str, Any]) -> Section:
     ]
     if "workload" not in s:
         points.append(
-            "If a model, or a part of it, was trained before, this was done on other data, or it"
-            f" was published {earlier}."
+            "What the model took from earlier training is from other data, or was published by"
+            f" {earlier}."
         )
     if s.get("periods"):
         points.append("Results were published by the calendar, not because of what the table said.")

@@ -60,7 +60,9 @@ def test_a_letter_says_nothing_of_who_took_part(
         assert f"right in at most {right} of 100" in text
         assert f"so {right} of 100 is {2 * (right - 50)} points" in text
         assert "up to 20 points a strong" in text
-        assert "it was published by an earlier computation on these people" in text
+        assert (
+            "published by an earlier computation on these people: this letter counts only" in text
+        )
         for word in ("spent", "7f3", "http"):
             assert word not in text, word
 
