@@ -171,6 +171,7 @@ class Dataset(ABC):
         if users is None:
             raise ValueError("users must be the user of each example; got None.")
         features = each(_tensor, x)
+        _require_one_tensor(y)
         lengths = [len(part) for part in (*named(features).values(), y, users)]
         if len(set(lengths)) > 1:
             raise ValueError(f"x, y and users must have the same length; got {lengths}.")
@@ -423,6 +424,7 @@ class InMemoryDataset(Dataset):
             )
         object.__setattr__(self, "_index", _index_of_users(self.user_ids))
         object.__setattr__(self, "_partition", Partition.of(self.owned))
+        _require_one_tensor(self.labels)
         _check_parts("features", self.features, self.test_features)
         _check_parts("labels", self.labels, self.test_labels)
 
@@ -496,6 +498,19 @@ def _check_parts(name: str, values: Features, tests: Features) -> None:
     if _layout(values) != _layout(tests):
         raise ValueError(
             f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(values)}."
+        )
+
+
+def _require_one_tensor(labels: Any) -> None:
+    """Reject labels in several tensors by name.
+
+    Raises:
+        ValueError: the fault, in one line.
+    """
+    if isinstance(labels, Mapping):
+        raise ValueError(
+            f"labels must be one tensor; got several by name: {', '.join(map(str, labels))}."
+            " Concatenate them (docs/data-and-models.md)."
         )
 
 
@@ -705,7 +720,7 @@ def _labelled(labels: Tensor, classes: int) -> Tensor:
 
 def _faults(features: Features, labels: Tensor, classes: int) -> dict[str, NDArray[np.bool_]]:
     """Return masks of the examples that are not readable, by reason."""
-    fault = "y: not a finite number"
+    fault = "y: not a finite number (mark missing targets by a column of 0 and 1)"
     if classes:
         fault = f"y: none of the {classes} classes"
     return {

@@ -180,7 +180,10 @@ class TensorStructure:
         if outside is None:
             return
         if self.bound is None:
-            raise ValueError(f"{what} must be {self}, finite; got {outside}.")
+            hint = ""
+            if math.isnan(outside):
+                hint = " Mark missing numbers by a column of 0 and 1."
+            raise ValueError(f"{what} must be {self}, finite; got {outside}.{hint}")
         hint = ""
         if outside >= self.bound:
             hint = _DERIVED
@@ -319,9 +322,16 @@ class ExampleStructure:
     def sample(self, generator: torch.Generator, shape: Sequence[int]) -> tuple[Features, Tensor]:
         """Return features and labels of random examples, which are valid by the declaration.
 
+        Labels that are real numbers are uniform in [0, 1), which losses take that need positive
+        numbers, probabilities, or class numbers: those are 0.
+
         Args:
             generator: on the CPU; the same state gives the same examples.
             shape: number of examples along each dimension, such as (users, width).
         """
         features = each(lambda part: part.sample(generator, shape), self.features)
-        return features, self.labels.sample(generator, shape)
+        labels = self.labels
+        if labels.bound is not None:
+            return features, labels.sample(generator, shape)
+        uniform = torch.rand((*shape, *labels.shape), generator=generator)
+        return features, uniform.to(labels.dtype)

@@ -18,7 +18,8 @@ def freeze(module: M) -> M:
 
     Its parameters are not trained (``requires_grad_(False)``), and BatchNorm and dropout act as in
     evaluation (``eval()``), also while the rest is trained. Constants are neither clipped, noised
-    nor counted in d. They are public: they must not be computed from private rows.
+    nor counted in d. They must be public, or released by a run on the same people that is accounted
+    together with this one (``fedmf account A B``).
 
     Args:
         module: it is changed and returned. Do not call ``train()`` on it, or on a module that

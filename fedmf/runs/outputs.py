@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from fedmf.figures import COLOURS, new_figure, save_figure, style
+from fedmf.figures import COLOURS, LARGE, new_figure, save_figure, style
 from fedmf.ledger.durable_files import write_durably
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _column(numbers: NDArray[np.float64]) -> Any:
 def draw_learning_curve(
     path: Path, rows: Mapping[int, Mapping[str, Any]], title: str, task: Task
 ) -> bool:
-    """Draw the first metric, the loss and the spent ε into ``learning-curve.png``.
+    """Draw the metrics, the loss and the spent ε into ``learning-curve.png``.
 
     Args:
         path: the run directory.
@@ -107,21 +108,21 @@ def draw_learning_curve(
     Returns:
         False if matplotlib (the extra ``report``) is not installed; nothing is drawn then.
     """
+    curves = _curves(rows, task)
     try:
-        figure = new_figure(7, 6)
+        figure = new_figure(7, max(6, 2 * len(curves)))
     except ImportError:
         return False
     rounds = sorted(rows)
-    curves = _curves(rows, task)
     panels = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
-    for axes, colour, (label, values) in zip(panels, COLOURS, curves.items(), strict=False):
+    for axes, colour, (label, values) in zip(panels, cycle(COLOURS), curves.items(), strict=False):
         axes.plot(rounds, values, color=colour)
-        style(axes, ylabel=label)
+        style(axes)
+        axes.set_title(label, loc="left", size=LARGE)
         if label != _SPENT and math.isfinite(values[0]):
             axes.axhline(values[0], color="0.4", linestyle=":", label="untrained model")
             axes.legend(frameon=False)
     panels[-1].set_xlabel("rounds released")
-    figure.align_ylabels()
     figure.suptitle(title)
     buffer = io.BytesIO()
     save_figure(figure, buffer, "png")
@@ -131,19 +132,17 @@ def draw_learning_curve(
 
 def _curves(rows: Mapping[int, Mapping[str, Any]], task: Task) -> dict[str, list[float]]:
     """The values of each panel by its label, from the first round to the last."""
-    scales = {"loss": 1.0}
-    if task.metrics:
-        metric = task.metrics[0]
-        scales = {metric.name: 1.0, "loss": 1.0}
-        if metric.is_share:
-            scales[metric.name] = 100.0
+    shares = {metric.name: metric.is_share for metric in task.metrics}
     curves = dict[str, list[float]]()
-    for name, scale in scales.items():
+    for name, is_share in {**shares, "loss": False}.items():
         column = central(name, task.dataset)
         label = f"test {column.replace('_', ' ')}"
-        if scale == 100.0:
+        values = np.array([_number(rows[t].get(column)) for t in sorted(rows)])
+        outside = (values < 0) | (values > 1)
+        if is_share and not outside.any():
             label += " (%)"
-        curves[label] = [scale * rows[t].get(column, math.nan) for t in sorted(rows)]
+            values = 100 * values
+        curves[label] = values.tolist()
     epsilons = [_number(rows[t].get("epsilon")) for t in sorted(rows)]
     if any(math.isfinite(epsilon) and epsilon > 0 for epsilon in epsilons):
         curves[_SPENT] = epsilons

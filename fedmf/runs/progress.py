@@ -145,7 +145,7 @@ class RunProgress:
             return "—"
         if name == "epsilon":
             return at_least(value, 4)
-        if name in self._shares:
+        if name in self._shares and 0 <= value <= 1:
             return f"{100 * value:.1f} %"
         return f"{value:.4g}"
 

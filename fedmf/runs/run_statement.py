@@ -77,8 +77,9 @@ _ASSUMPTIONS: Final = (
         " for all data; {broken} contributes zeros"
     ),
     (
-        "epsilon_so_far, which counts only the rounds released so far, holds only if the data did"
-        " not determine in which round the run stopped"
+        "the initial model, with its frozen parts, is public, or was released by a run on the same"
+        " {many} that is accounted together with this one (fedmf account A B): epsilon then covers"
+        " only what this run adds"
     ),
     (
         "what a client or a custom function computes for one {one} depends only on that {one}'s own"
@@ -86,6 +87,10 @@ _ASSUMPTIONS: Final = (
         " optimizer), on released models and on public values, and on nothing of other {many}: no"
         " moving average in a Python attribute, cache or random generator is shared between {many}"
     ),
+)
+_SO_FAR: Final = (
+    "epsilon_so_far, which counts only the rounds released so far, holds only if the data did not"
+    " determine in which round the run stopped"
 )
 #: For runs that fedmf trains itself.
 _TESTED: Final = (
@@ -115,9 +120,9 @@ _ANSWERS: Final = (
     " everyone sees it"
 )
 _SECRECY: Final = (
-    "the cohorts stay secret: epsilon and epsilon_so_far hold against observers who do not know who"
-    " took part in which round, which was drawn at random as stated under sampling. Against"
-    " observers who know it, the guarantee is epsilon_known_cohorts"
+    "the cohorts stay secret: the guarantee holds against observers who do not know who took part"
+    " in which round, which was drawn at random as stated under sampling. Against observers who"
+    " know it, it is epsilon_known_cohorts"
 )
 _SECRETS: Final = (
     (
@@ -214,7 +219,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "trust": unit.say(_TRUST["silo" if header.is_silo else header.clipped_by]),
             "public_inputs": [dict(entry) for entry in header.public_inputs],
             "not_private": list(OPERATORS),
-            "assumptions": _assumptions(header),
+            "assumptions": _assumptions(header, math.isfinite(allowed.epsilon_so_far)),
             "not_covered": _not_covered(header),
             "secret": _secrets(header),
             "this_copy": ledger.lineage().unseen(),
@@ -255,8 +260,8 @@ def _sampling(header: RunHeader) -> str:
     return f"none: {cohorts.kind} cohorts, no amplification claimed"
 
 
-def _assumptions(header: RunHeader) -> list[str]:
-    """The assumptions under which the figures hold."""
+def _assumptions(header: RunHeader, unfinished: bool) -> list[str]:
+    """The assumptions under which the figures hold; those of an unfinished run have ε so far."""
     say = header.unit.say
     workers = header.clipped_by == "workers"
     # A reply has the rows of several users.
@@ -276,6 +281,8 @@ def _assumptions(header: RunHeader) -> list[str]:
         assumptions.append(say(_ANSWERS))
     if isinstance(header.cohorts, AvailableCohorts):
         assumptions.append(say(_AVAILABLE))
+    if unfinished:
+        assumptions.append(_SO_FAR)
     assumptions.append(say(SPENT_ASSUMPTION))
     for statistic in header.statistics:
         assumptions += header.unit.say_all(statistic.assumptions)

@@ -31,6 +31,7 @@ from fedmf.statements.statement import (
 
 _ASSUMPTIONS: Final = (
     "the statement of each directory holds, with all of its assumptions and secrets",
+    "every initial model and its frozen parts are public, or were released by another of them",
     (
         "nothing else was released about these {many}: a release outside these directories costs"
         " them more"

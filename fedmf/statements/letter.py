@@ -34,6 +34,7 @@ _PLAIN_NAMES: Final = {
     "test part": "the separate data on which the model was tested",
     "order of users": "the order of the list",
     "initial parameters": "the model before training",
+    "frozen parameters and buffers": "parts of the model that training left as they were",
 }
 #: Lengths of periods of a stream, one and several.
 _PERIODS: Final = {"1w": ("week", "weeks"), "1d": ("day", "days"), "1h": ("hour", "hours")}
@@ -492,16 +493,25 @@ def _limits(s: Mapping[str, Any]) -> Section:
 
 def _conditions(s: Mapping[str, Any]) -> Section:
     where = "(“Which data” names it)"
+    earlier = (
+        f"an earlier computation on these {_many(s)}: this letter counts only what was added, and a"
+        " joint letter counts both"
+    )
     if "composed" in s:
         where = "(the full statement of each computation names it)"
+        earlier = "another of these computations"
     points = [
         "Every person is listed under one name or number, and no other person has the same.",
-        f"What is not hidden by the noise {where} really is public. For example, a part of a model"
-        " that was trained before, and is kept as it was, was trained on other data.",
+        f"What is not hidden by the noise {where} really is public.",
         "The secret key of the noise, and all its copies, stay secret for ever or are deleted.",
         "The programs limit how much each contribution can count, and one person’s data change that"
         " person’s contribution only.",
     ]
+    if "workload" not in s:
+        points.append(
+            "What the model took from earlier training is from other data, or was published by"
+            f" {earlier}."
+        )
     if s.get("periods"):
         points.append("Results were published by the calendar, not because of what the table said.")
     if s.get("amplification") is not None:

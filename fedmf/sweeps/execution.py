@@ -76,7 +76,9 @@ def run_sweep(
             for cell in sweep.cells:
                 work.request("reported", cell, work.best_candidate(cell), sweep.seeds)
             work.run()
-        result = SweepResult(folder, sweep, work.metric, work.frame(), tuple(work.errors.values()))
+        runs = work.frame()
+        metric = work.metric.among(runs["value"])
+        result = SweepResult(folder, sweep, metric, runs, tuple(work.errors.values()))
         result.write(work.records)
         write_pictures(result, result.by_round(work.records))
         return result

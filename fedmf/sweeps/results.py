@@ -10,7 +10,7 @@ import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -87,6 +87,13 @@ class MetricColumn:
         """The column in words, with its unit."""
         words = self.column.replace("_", " ")
         return f"{words} (%)" if self.is_share else words
+
+    def among(self, values: ArrayLike) -> MetricColumn:
+        """The column as it is shown among these values: not in percent if one is no share."""
+        numbers = np.asarray(values, dtype=np.float64)
+        if ((numbers < 0) | (numbers > 1)).any():
+            return replace(self, is_share=False)
+        return self
 
     def within_range(self, values: ArrayLike) -> Vector:
         """Shown values, cut to 0 to 100 if they are percentages."""

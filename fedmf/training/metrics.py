@@ -72,8 +72,8 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Whether tables show the metric in percent."""
-        return self.clip_range == (0.0, 1.0)
+        """Whether tables show the metric in percent: of the best value 1, down to 0."""
+        return self.higher_is_better and self.clip_range == (0.0, 1.0)
 
     def sums(self, outputs: Tensor, labels: Tensor) -> tuple[float, ...]:
         """S over these examples, in float64."""

@@ -140,8 +140,12 @@ def _outputs_and_losses(task: Task, features: Features, labels: Tensor) -> Tenso
         with _stage(f"model must take the declared features, {task.structure.features}"):
             outputs = model.forward(theta, features)
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != (examples,):
+            hint = ""
+            if not isinstance(outputs, Tensor):
+                hint = " Concatenate the outputs into one tensor."
             raise ConfigError(
                 f"model must return one row for each of {examples} examples; got {_seen(outputs)}."
+                f"{hint}"
             )
         with _stage(
             f"loss must take outputs {_seen(outputs)} and declared labels {task.structure.labels}"

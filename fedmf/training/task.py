@@ -187,7 +187,7 @@ class Task:
             "frozen parameters and buffers",
             f"{numbers} numbers in {len(constants)} tensors, SHA-256"
             f" {self.model.constants_digest()}",
-            "the model, which must not be made from private rows",
+            "the model",
         )
         return (users, frozen)
 

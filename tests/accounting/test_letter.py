@@ -68,6 +68,9 @@ def test_a_letter_says_nothing_of_who_took_part(
         assert f"the limit is {in_points(gaussian_advantage(public['mu']))} points" in text
         assert "is connected" not in text
         assert "up to 20 points a strong" in text
+        assert (
+            "published by an earlier computation on these people: this letter counts only" in text
+        )
         for word in ("spent", "7f3", "http"):
             assert word not in text, word
 

@@ -54,6 +54,9 @@ def test_whole_run(path, adjacency):
         dp_accounting.get_epsilon_gaussian(0.7, DELTA), rel=1e-9
     )
     assert found["epsilon_so_far"] is None
+    assumptions = " ".join(found["assumptions"])
+    assert "epsilon_so_far" not in assumptions
+    assert "or was released by a run on the same users that is accounted together" in assumptions
     assert found["epsilon_spent"] == pytest.approx(epsilon_of([0, 3], 6, header), rel=1e-9)
     assert found["epsilon_spent"] == pytest.approx(found["epsilon"], rel=1e-9)
     # Quantiles of the sorted users: two never joined, then b, c, a.
@@ -85,6 +88,7 @@ def test_run_that_stopped_early(path):
     found = read(path).to_dict()
     allowed = max(epsilon_of(rounds, 4, header) for rounds in ([0, 3], [0], [1], [2], [3]))
     assert found["epsilon_so_far"] == pytest.approx(allowed, rel=1e-9)
+    assert "epsilon_so_far, which counts only" in " ".join(found["assumptions"])
     assert found["epsilon_spent"] == pytest.approx(epsilon_of([0, 3], 4, header), rel=1e-9)
     assert found["epsilon_spent"] < found["epsilon"]
     assert "server receives sums of updates, and relies on it" in found["trust"].replace("The ", "")

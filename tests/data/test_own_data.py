@@ -199,6 +199,8 @@ def test_arrays_must_be_of_one_length_and_labels_in_range() -> None:
         ValueError, match=r"x, y and users must have the same length; got \[4, 3, 4\]"
     ):
         Dataset.from_arrays(np.eye(4), [0, 1, 0], list("abab"), user_list=["a"], classes=2)
+    with pytest.raises(ValueError, match="labels must be one tensor; got several by name: p, q"):
+        Dataset.from_arrays(np.eye(2), {"p": [0, 1], "q": [0, 1]}, list("ab"), user_list=["a"])
     data = Dataset.from_arrays(np.eye(4), [0, 2, -1, 1], list("aaaa"), user_list=["a"], classes=2)
     assert data.owned[0].tolist() == [0, 3]
     for labels in ([0.0, 0.5, np.nan, 1.0], torch.tensor([True, False, True, True])):

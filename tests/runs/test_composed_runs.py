@@ -67,6 +67,7 @@ def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixt
     assert max(alone) < told["epsilon_spent"] <= sum(alone)
     assert told["epsilon_spent"] <= told["epsilon"]
     assert "statement of each directory holds" in told["assumptions"][0]
+    assert "public, or were released by another of them" in told["assumptions"][1]
     assert told["not_covered"]
 
 
@@ -94,6 +95,7 @@ def test_a_stream_of_periods_counts_in_full_for_every_user(
 
     letter = tmp_path / "letter.md"
     assert command(["account", *names[1:], "--json", "--public", str(letter)]) == 0
+    assert "was published by another of these computations" in letter.read_text()
     told = json.loads(capsys.readouterr().out)
     assert told["mu"] == told["mu_spent"] == pytest.approx(math.sqrt(2) * parts[0].statement["mu"])
     assert told["users_participated"] is None

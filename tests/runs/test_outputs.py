@@ -16,7 +16,8 @@ from support.small_runs import linear_task
 from fedmf.runs import outputs
 from fedmf.runs.outputs import METRICS, metric_columns, write_metrics
 from fedmf.sweeps.results import MetricColumn
-from fedmf.training.metrics import MAE, RMSE
+from fedmf.training import Task
+from fedmf.training.metrics import ACCURACY, MAE, RMSE, Metric
 
 ROWS: dict[int, dict[str, Any]] = {
     2: {"loss": 1.0, "accuracy": 0.75, "epsilon": 3.5, "seconds": 9},
@@ -56,15 +57,38 @@ def test_metrics_have_the_columns_of_their_task(tmp_path: Path) -> None:
     assert list(read) == ["round", *named]
 
 
+def panels(
+    path: Path, rows: Mapping[int, Mapping[str, Any]], task: Task, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """The titles of the panels of a learning curve."""
+    figures: list[Any] = []
+    monkeypatch.setattr(outputs, "save_figure", lambda figure, *_: figures.append(figure))
+    assert outputs.draw_learning_curve(path, rows, "", task)
+    return [axes.get_title("left") for axes in figures[0].axes]
+
+
 def test_pictures_and_tables_of_sweeps_mark_what_users_own_rows_gave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labels: list[str] = []
-    monkeypatch.setattr(outputs, "style", lambda _axes, ylabel: labels.append(ylabel))
     owner = "training users"
     dataset = dataclasses.replace(TASK.dataset, test_owner=owner)  # type: ignore[type-var]
     task = dataclasses.replace(TASK, dataset=dataset)
     rows = {t: dict.fromkeys(metric_columns(task), 0.5) for t in (0, 1)}
-    assert outputs.draw_learning_curve(tmp_path, rows, "", task)
-    assert labels == ["test accuracy not private (%)", "test loss not private", "ε spent"]
+    assert panels(tmp_path, rows, task, monkeypatch) == [
+        "test accuracy not private (%)",
+        "test loss not private",
+        "ε spent",
+    ]
     assert MetricColumn("loss", "loss_not_private").label == "loss not private"
+
+
+def test_only_shares_are_shown_in_percent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss and a score with the default clip_range are none, and every metric has a panel."""
+    metrics = [Metric(name, MAE.terms, name != "entropy") for name in ("entropy", "score")]
+    task = dataclasses.replace(TASK, metrics=(*metrics, ACCURACY))
+    rows = {t: {"entropy": 0.9, "score": -0.2, "accuracy": 0.5, "loss": 1.0} for t in (0, 1)}
+    drawn = panels(tmp_path, rows, task, monkeypatch)
+    assert drawn == ["test entropy", "test score", "test accuracy (%)", "test loss"]
+    share = MetricColumn("score", "score", is_share=True)
+    assert share.among([0.0, math.nan, 1.0]).label == "score (%)"
+    assert share.among([0.5, -0.2]).label == "score"

@@ -124,6 +124,11 @@ BROKEN: dict[str, tuple[Callable[[], Task], tuple[str, ...], bool]] = {
         ("model must return one row for each of 5 examples; got (4,) float32",),
         False,
     ),
+    "a model with two outputs": (
+        lambda: with_model(Scaled(lambda outputs: (outputs, outputs))),  # type: ignore[arg-type]
+        ("5 examples; got tuple. Concatenate the outputs into one tensor.",),
+        False,
+    ),
     "frozen statistics that are live again": (
         thawed,
         ("must use no statistics of a batch", "got BatchNorm1d '1' in training mode. Freeze it"),

@@ -16,9 +16,11 @@ from support.broken_tasks import (
     with_model,
 )
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from fedmf.data import InMemoryDataset
+from fedmf.data.structure import ExampleStructure, TensorStructure
 from fedmf.errors import ConfigError
 from fedmf.models import mlp
 from fedmf.training import LocalSGD, LocalTrainer, classification, preflight
@@ -149,3 +151,14 @@ def test_training_in_inference_mode_is_training(engine: str) -> None:
         updates = LocalTrainer(task, local).updates(task.model.initial(), ["u0", "u1"], 0)
     assert expected.any()
     assert torch.equal(updates, expected)
+
+
+def test_made_up_labels_of_a_floating_type_may_be_class_numbers() -> None:
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(outputs, labels[:, 0].long(), reduction="none")
+
+    labels = torch.rand(50, 1, generator=torch.Generator().manual_seed(0))
+    structure = ExampleStructure(TensorStructure((6,)), TensorStructure.of(labels))
+    features, made_up = structure.sample(torch.Generator().manual_seed(0), (1000,))
+    assert features.min() < -1
+    assert loss(torch.zeros(1000, 2), made_up).isfinite().all()
