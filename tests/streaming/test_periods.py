@@ -208,6 +208,8 @@ def test_a_finished_calendar_takes_no_run_whatever_its_rows_are(
     assert run(f"{command} --input {tmp_path}/rows.csv --until {tomorrow}".split()) == 2
     assert "--until must not be later than the clock" in capfd.readouterr().err
     assert not (tmp_path / "s").exists()
+    assert run(f"{command} --input {tmp_path}/rows.csv --until 2026-01-12".split()) == 0
+    assert "a single release of one period at the same epsilon" in capfd.readouterr().out
     assert run(f"{command} --input {tmp_path}/rows.csv".split()) == 0
     told = []
     for name in ("rows", "late"):
