@@ -66,7 +66,8 @@ def account(
     """Print the guaranteed and the spent privacy of a run or stream.
 
     Reads the ledger, checks every row against the (n, k, b) bound, and computes each user's exact ε
-    from the rounds in which that user took part. The first block may be published; the second is
+    from the rounds in which that user took part; in a stream of periods it is always the full ε, as
+    who took part in which period is private. The first block may be published; the second is
     only for the operator, because it depends on participation.
 
     Several directories are composed: the μ² of a user in all of them add up. Copies of one run that

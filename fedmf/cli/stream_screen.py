@@ -97,6 +97,8 @@ def _participation(plan: StreamPlan) -> str:
     """Return how many rows of each user count, in words."""
     k = plan.participation.max_participations
     b = plan.participation.min_separation
+    if plan.settings.calendar is not None and k == 1:
+        return "At most 1 period of each user counts; in it the mean of its rows does."
     if plan.settings.calendar is not None:
         line = f"At most {k} periods of each user count"
         if b > 1:
