@@ -66,7 +66,8 @@ def account(
     """Print the guaranteed and the spent privacy of a run or stream.
 
     Reads the ledger, checks every row against the (n, k, b) bound, and computes each user's exact ε
-    from the rounds in which that user took part. The first block may be published; the second is
+    from the rounds in which that user took part; in a stream of periods it is always the full ε, as
+    who took part in which period is private. The first block may be published; the second is
     only for the operator, because it depends on participation.
 
     Several directories are composed: the μ² of a user in all of them add up. Copies of one run that
@@ -169,13 +170,13 @@ def _spent(statement: PrivacyStatement) -> dict[str, str]:
 
 def _composition(directories: list[Path], delta: float | None) -> Account:
     """Return the statement of several runs and streams together, joined by user id."""
-    from fedmf.statements.composition import compose
+    from fedmf.statements.composition import PERIODS_COUNTED, compose
 
     costs = [_cost(directory) for directory in directories]
     statement = compose(costs, delta)
     figures = {}
     if any(cost.spent.others for cost in costs):
-        figures["periods"] = "count in full for every user; who took part in which is not shown"
+        figures["periods"] = PERIODS_COUNTED
     else:
         shared = statement["users_in_several"]
         figures["took part"] = f"{statement['users_participated']:,}"
@@ -185,6 +186,7 @@ def _composition(directories: list[Path], delta: float | None) -> Account:
 
 def _stream_statement(directory: Path) -> Account:
     """Return the statement of a stream with counts of its rows."""
+    from fedmf.statements.composition import PERIODS_COUNTED
     from fedmf.streaming import StreamState
     from fedmf.streaming.stream_statement import costs_of
 
@@ -192,7 +194,10 @@ def _stream_statement(directory: Path) -> Account:
     with StreamState.open(directory, read_only=True) as state:
         for name, count in state.counts().items():
             counts[name.replace("_", " ")] = str(count)
-        return costs_of(state).statement, counts
+        costs = costs_of(state)
+        if costs.spent.others:
+            counts["spent ε"] = PERIODS_COUNTED
+        return costs.statement, counts
 
 
 def _run_statement(directory: Path) -> Account:

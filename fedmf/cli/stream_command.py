@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 
-from fedmf.cli.exit_codes import REFUSED
 from fedmf.cli.interruption import continuable
 from fedmf.cli.log import LogFormat, log
 from fedmf.cli.shared_options import (
@@ -33,12 +32,12 @@ from fedmf.cli.shared_options import (
     option,
     params_option,
 )
-from fedmf.errors import LedgerError
+from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
     from fedmf.data.user_files import RowFiles
-    from fedmf.streaming import Alarms, Settings, StreamRun
+    from fedmf.streaming import Alarms, Settings, StreamPlan, StreamRun
     from fedmf.streaming.stream_rows import Reader, RowBlock
 
 #: The second panel of the help.
@@ -192,7 +191,7 @@ def stream(
     Example: fedmf stream --input rows.csv --schema schema.toml --epsilon 8 --delta 1e-5 --output
     m.csv
     """
-    from fedmf.cli.stream_screen import check_user_option, dry_run_lines, first_lines
+    from fedmf.cli.stream_screen import answer, check_user_option, dry_run_lines, first_lines
     from fedmf.data import read_schema
     from fedmf.streaming import Alarms, Settings
     from fedmf.streaming.stream_rows import open_scored
@@ -276,7 +275,7 @@ def stream(
         statement = run.conclude()
         last = run.last()
 
-        text = _answer(run)
+        text = answer(run.plan, run.ahead, last, run.waiting)
         if alarm_file is not None and scored_rows is not None:
             alarm_file.score(last, scored_rows)
         if alarm_file is not None:
@@ -287,20 +286,21 @@ def stream(
             draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
     _say((text + statement.render_text(full, _more(state))).removesuffix("\n"), to_stderr)
     if run.full:
-        raise typer.Exit(REFUSED)
+        raise HorizonExceededError(_end_of(run.plan))
 
 
-def _answer(run: StreamRun) -> str:
-    """Return the last release in words, and a warning if rows are in no release."""
-    from fedmf.cli.stream_screen import answer
-
-    text = answer(run.plan, run.ahead, run.last(), run.waiting)
-    if run.full:
-        text += (
-            f"WARNING: all {run.plan.rounds:,} rows of this stream have come; further rows of"
-            " the input are in no release. --rounds at its start leaves room for later rows.\n"
+def _end_of(plan: StreamPlan) -> str:
+    """Return that a stream takes no more rows, and what does."""
+    if plan.settings.calendar is not None:
+        return (
+            f"all {plan.rounds:,} periods of this stream were released before, so rows of the input"
+            " are in no further release. Another stream with a later --start takes later rows, with"
+            " an epsilon of its own."
         )
-    return text
+    return (
+        f"all {plan.rounds:,} rows of this stream have come; further rows of the input are in no"
+        " release. --rounds at its start leaves room for later rows."
+    )
 
 
 def _say(text: str, to_stderr: bool) -> None:
@@ -425,13 +425,20 @@ def _closing_time(until: str | None, settings: Settings) -> datetime:
     """Return the time up to which periods are closed, by default now."""
     from fedmf.data.schema import time_of
 
+    now = datetime.now(UTC)
     if until is None:
-        return datetime.now(UTC)
+        return now
     if settings.calendar is None:
         raise typer.BadParameter(f"--until needs --time-column; got {until} alone.")
     at = time_of(until)
     if at is None:
         raise typer.BadParameter(f"--until must be a time such as 2026-01-31; got {until!r}.")
+    at = at.replace(tzinfo=at.tzinfo or settings.calendar.zone)
+    if at > now:
+        raise typer.BadParameter(
+            f"--until must not be later than the clock; got {until}, which would close periods that"
+            " have not ended, for good. Leave it out to release those that have."
+        )
     return at
 
 

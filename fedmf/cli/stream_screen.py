@@ -97,6 +97,8 @@ def _participation(plan: StreamPlan) -> str:
     """Return how many rows of each user count, in words."""
     k = plan.participation.max_participations
     b = plan.participation.min_separation
+    if plan.settings.calendar is not None and k == 1:
+        return "At most 1 period of each user counts; in it the mean of its rows does."
     if plan.settings.calendar is not None:
         line = f"At most {k} periods of each user count"
         if b > 1:
@@ -345,9 +347,12 @@ def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     comparison = f"{ratio} times the noise"
     if ratio == "1":
         comparison = "that"
+    whole = f"all {release.t:,} {what}"
+    if release.t == 1:
+        whole = f"one {what.removesuffix('s')}"
     line = (
-        f"The noise of the means is {comparison} of a single release of all {release.t:,} "
-        f"{what} at the same epsilon ({plan.releases:,} releases; --release-every)."
+        f"The noise of the means is {comparison} of a single release of {whole} at the same"
+        f" epsilon ({plan.releases:,} releases; --release-every)."
     )
     if k > 1:
         line += f" It grows with the {k} {what} per user that count (--rows-per-user)."

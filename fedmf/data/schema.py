@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, final
 
@@ -299,16 +299,21 @@ class Time(Column):
         """Return the first time of a step."""
         return self.start + step * self._width
 
+    @property
+    def zone(self) -> tzinfo:
+        """The time zone of times that name none."""
+        return self.start.tzinfo or UTC
+
     def passed(self, at: datetime) -> int:
         """Return how many steps ended at a time or before, of any number; negative before start."""
-        first = self.start.replace(tzinfo=self.start.tzinfo or UTC)
-        return (at.replace(tzinfo=at.tzinfo or first.tzinfo) - first) // self._width
+        first = self.start.replace(tzinfo=self.zone)
+        return (at.replace(tzinfo=at.tzinfo or self.zone) - first) // self._width
 
     def _step(self, at: datetime | None) -> int:
         if at is None:
             return -1
         step = self.passed(at)
-        end = self.end.replace(tzinfo=self.end.tzinfo or UTC)
+        end = self.end.replace(tzinfo=self.zone)
         inside = at.replace(tzinfo=at.tzinfo or end.tzinfo) < end
         return step if inside and step >= 0 else -1
 

@@ -58,6 +58,8 @@ _PUBLIC: Final = (
     "rounds",
     "rounds_released",
 )
+#: How a stream of periods counts in the spent ε.
+PERIODS_COUNTED: Final = "in full for every user: who took part in which period is private"
 #: Relative, of sensitivities of the worst recorded and the worst allowed pattern, summed in
 #: different orders, and of a difference of μ².
 _TOLERANCE: Final = 1e-9
@@ -427,7 +429,7 @@ def _part(share: _Share) -> dict[str, Any]:
             part[name] = share.cost.statement[name]
     part["counted"] = share.note or "all releases"
     if share.spent.others:
-        part["counted"] += ", in full for every user: who took part in which period is private"
+        part["counted"] += f", {PERIODS_COUNTED}"
     return part
 
 

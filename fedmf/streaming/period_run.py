@@ -157,9 +157,13 @@ class PeriodRun(StreamRun):
     def close_until(self, until: datetime) -> None:
         """Release all periods that ended at a public time or before, one after the other.
 
+        If all were released before, and the calendar has ended by then, the stream is full, whether
+        later rows came or not: their times are private.
+
         Raises:
             LedgerError: a release failed, now or before. Open the stream again.
         """
+        self.full = self.done and self.calendar.passed(until) >= self.plan.rounds
         while not self.done and self.position.step < self.calendar.passed(until):
             self.close_period()
 

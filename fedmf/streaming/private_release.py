@@ -496,8 +496,8 @@ class PrivateRelease:
         """The anomaly score of rows, (x − μ)ᵀΣ⁻¹(x − μ): χ² with d degrees of freedom for N(μ, Σ).
 
         Args:
-            x: rows in the units of `mean`: an array (…, d), or a data frame with `columns` in any
-                order.
+            x: rows in the units of `mean`: an array (…, d), or by name in any order, as a data
+                frame with `columns` or a mapping with one row.
 
         Returns:
             Scores of shape (…); NaN for a row with a missing cell. Rows are not clipped to the
@@ -506,8 +506,9 @@ class PrivateRelease:
         Raises:
             ValueError: other columns, or there is no covariance.
         """
-        if hasattr(x, "columns"):
-            given = sorted(map(str, x.columns))
+        names = x.keys() if isinstance(x, Mapping) else getattr(x, "columns", None)
+        if names is not None:
+            given = sorted(map(str, names))
             wanted = self.columns or ()
             if given != sorted(wanted):
                 raise ValueError(
@@ -515,7 +516,7 @@ class PrivateRelease:
                     f" {shown_names(given)}. Select them by name, or pass an array in the release's"
                     " order."
                 )
-            x = x[list(wanted)]
+            x = [x[name] for name in wanted] if isinstance(x, Mapping) else x[list(wanted)]
         rows = np.array(x, np.float64)
         if rows.shape[-1:] != self.mean.shape:
             raise ValueError(

@@ -725,20 +725,23 @@ def _content(block: RowBlock, i: int) -> bytes:
 def _as_table(rows: Any) -> Any:
     """Rows as an Arrow table; None if they are not a table.
 
-    Columns with objects of several types become text, cell by cell.
+    Columns with objects of several types become text, cell by cell. An index of pandas without a
+    name is no column.
     """
     if not hasattr(rows, "__arrow_c_stream__"):
         return None
     import pyarrow as arrow
 
     try:
-        return arrow.table(rows)
+        table = arrow.table(rows)
     except (arrow.ArrowInvalid, arrow.ArrowTypeError):
         texts = {}
         for name, cells in rows.items():
             if cells.dtype == object:
                 texts[str(name)] = [_cell_text(cell) for cell in cells]
-        return arrow.table(rows.assign(**texts))
+        table = arrow.table(rows.assign(**texts))
+    indices = [name for name in table.column_names if name.startswith("__index_level_")]
+    return table.drop_columns(indices)
 
 
 def _times_of(column: Any) -> Any:

@@ -74,7 +74,7 @@ class StreamRun:
         state: its directory.
         users: the steps of each user, committed or not.
         ahead: position after the rows that were admitted, committed or not.
-        full: whether the input has rows for which no step is left.
+        full: whether no step is left for rows of the input; in a stream of periods, for any rows.
 
     Guarantees:
         The releases equal, bit for bit, those of a `MomentStream` on the rows of each release,

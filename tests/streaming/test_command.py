@@ -109,7 +109,11 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     with (folder / "rows.csv").open("a") as file:
         file.write("\n0.1,0.2,somebody new")
     assert stream(*command) == 3
-    assert "WARNING: all 10 rows of this stream have come" in capsys.readouterr().out
+    assert "fedmf: all 10 rows of this stream have come" in capsys.readouterr().err
+    assert stream(*command, "--log-format", "json") == 3
+    told = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert told["exit_code"] == 3
+    assert told["error"].startswith("all 10 rows of this stream have come")
     # Another stream has another key and so another noise.
     assert stream(*command[:-3], "other.jsonl", "--state-dir", "fresh") == 0
     assert (folder / "other.jsonl").read_bytes() != before

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +191,38 @@ def test_bad_rows_of_a_user_are_as_no_rows(
     assert len(told[0][1]) == 3
     counts = [json.loads((tmp_path / name / "s/operator.json").read_text()) for name in worlds]
     assert counts[0] != counts[1]
+
+
+def test_a_finished_calendar_takes_no_run_whatever_its_rows_are(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A time in the future closes nothing; the run after the last period ends with code 3."""
+    rows = table()
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.assign(date="2030-01-01").to_csv(tmp_path / "late.csv", index=False)
+    words = "--columns a,b --user-column who --clip-norm 1 --epsilon 8 --delta 1e-5 --seed 5"
+    weekly = "--release-every 1w --time-column date --start 2026-01-05 --rounds 4"
+    place = f"--state-dir {tmp_path}/s --output {tmp_path}/out.jsonl --log-format json"
+    command = f"stream {place} {words} {weekly}"
+    tomorrow = (datetime.now(UTC) + DAY).replace(tzinfo=None).isoformat()
+    assert run(f"{command} --input {tmp_path}/rows.csv --until {tomorrow}".split()) == 2
+    assert "--until must not be later than the clock" in capfd.readouterr().err
+    assert not (tmp_path / "s").exists()
+    assert run(f"{command} --input {tmp_path}/rows.csv --until 2026-01-12".split()) == 0
+    assert "a single release of one period at the same epsilon" in capfd.readouterr().out
+    assert run(f"{command} --input {tmp_path}/rows.csv".split()) == 0
+    told = []
+    for name in ("rows", "late"):
+        capfd.readouterr()
+        assert run(f"{command} --input {tmp_path}/{name}.csv --until 2026-02-01".split()) == 0
+        assert run(f"{command} --input {tmp_path}/{name}.csv --until 2026-02-02".split()) == 3
+        line = json.loads(capfd.readouterr().err.splitlines()[-1])
+        told.append((line["error"], line["exit_code"]))
+    assert told[0] == told[1]
+    assert told[0][0].startswith("all 4 periods of this stream were released before")
+    assert len(releases(tmp_path / "out.jsonl")) == 4
+    assert run(["account", f"{tmp_path}/s"]) == 0
+    assert "in full for every user" in capfd.readouterr().out
 
 
 def test_times_and_values_of_a_user_move_that_user_alone(tmp_path: Path) -> None:

@@ -443,6 +443,8 @@ def test_rows_of_a_schema_have_the_bits_of_the_command(tmp_path: Path, more: str
             with pytest.raises(ValueError, match=message):
                 stream.push_many(change(pa.table(columns)), "user")
         assert stream.t == 0
+        some = pa.table(columns).to_pandas().iloc[[1, 4, 5]]  # whose index pandas calls a column
+        assert len(stream.push_many(some, "user")) == 3
 
 
 HOSTILE: list[object] = [

@@ -245,7 +245,9 @@ def test_a_release_scores_rows_and_is_a_density(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.score(x), distances, rtol=1e-9)
     swapped = pd.DataFrame({"b": x[:, 1], "a": [0.7, np.nan]})
     np.testing.assert_allclose(again.score(swapped), [distances[0], np.nan], rtol=1e-9)
-    for wrong in (swapped[["a"]], swapped.assign(c=1.0), x[:, :1]):
+    by_name = {"b": x[0, 1], "a": x[0, 0]}
+    np.testing.assert_allclose(again.score(by_name), distances[0], rtol=1e-9)
+    for wrong in (swapped[["a"]], swapped.assign(c=1.0), x[:, :1], {"a": 0.1}):
         with pytest.raises(ValueError, match=r"x \(rows\) must have"):
             again.score(wrong)
     assert 0 < again.threshold(0.1) == release.threshold(0.1) < release.threshold(0.01)
