@@ -358,6 +358,7 @@ class Node(ClientApp):
         from fedmf.flower.compat import load_object
         from fedmf.flower.handshake import is_question
 
+        fork_safely()
         partition = int(context.node_config["partition-id"])
         given = replace(context, run_config=self.config, node_config={**context.node_config})
         if self.node_data:
@@ -367,6 +368,15 @@ class Node(ClientApp):
             asked: Any = message.content.config_records["config"]["server-round"]
             seed([asked, partition])
         return load_object(self.component, self.folder)(message, given)
+
+
+def fork_safely() -> None:
+    """Let `datasets` start processes while JAX has threads: a fork may wait for ever."""
+    import multiprocess
+
+    context: Any = multiprocess
+    context.set_start_method("forkserver", force=True)
+    context.set_forkserver_preload(["datasets"])
 
 
 def seed(values: list[int]) -> None:
@@ -474,11 +484,7 @@ def compared(app: App) -> dict[str, Any]:
 
 def one(app: App, folder: Path, stage: str, ray: bool) -> None:
     """Run an app once in this process, and write what became of it as a line of JSON."""
-    import multiprocess
-
-    context: Any = multiprocess
-    context.set_start_method("forkserver")  # a fork while JAX has threads may wait for ever
-    context.set_forkserver_preload(["datasets"])
+    fork_safely()
     hub = os.environ["HF_HOME"]
     config = {
         key: str(value).replace("{hub}", hub) if isinstance(value, str) else value

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import fedmf
 from fedmf.cli.app import run as cli
 from fedmf.runs.released_model import read_tensors
-from fedmf.training import LocalSGD, LocalTrainer, classification, preflight
+from fedmf.training import LocalSGD, LocalTrainer, classification, frozen_features, preflight
 
 SIZES = [5, 9, 4]
 NAMES = ["u0", "u1", "u2"]
@@ -68,7 +68,10 @@ class Always(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["random", "mixing", "large"])
-def test_features_that_change_or_are_large_are_not_kept(kind: str) -> None:
+def test_features_that_change_or_are_large_are_not_kept(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frozen_features, "_MOST_NUMBERS", 19_999)
     module = nn.Sequential(fedmf.freeze(Always(kind)), nn.LazyLinear(4))
     module(torch.zeros(2, 6))
     task = classification(cohort(SIZES), module)
