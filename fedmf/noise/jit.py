@@ -14,26 +14,20 @@ from typing import Any, Final
 from numba import njit
 
 _OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
-#: Wrappers for calls from Python take a tenth to a fifth of the time to compile. Without them such
-#: a call ends the process, so functions that tests call have them.
-_INNER: Final = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 jit_inline: Final[Any] = njit(**_OPTIONS)
 """Compile a function that only `compiled` functions of the same file call, as a part of each."""
 
-jit_contract: Final[Any] = njit(fastmath={"contract"}, **_INNER)
-"""`jit_inline` where a product and a sum may be rounded once; bits then differ by processor.
+jit_contract: Final[Any] = njit(fastmath={"contract"}, **_OPTIONS)
+"""`jit_inline` where a product and a sum may be rounded once; bits then differ by processor."""
 
-These functions and those of the next kinds cannot be called from Python.
-"""
-
-jit_reassoc: Final[Any] = njit(fastmath={"reassoc"}, **_INNER)
+jit_reassoc: Final[Any] = njit(fastmath={"reassoc"}, **_OPTIONS)
 """`jit_inline` where sums may be in any order; nothing else is relaxed, in particular not NaN."""
 
-jit_sums: Final[Any] = njit(fastmath={"contract", "reassoc"}, **_INNER)
+jit_sums: Final[Any] = njit(fastmath={"contract", "reassoc"}, **_OPTIONS)
 """`jit_contract` with sums in any order."""
 
-jit_merged: Final[Any] = njit(inline="always", fastmath={"contract"}, **_INNER)
+jit_merged: Final[Any] = njit(inline="always", fastmath={"contract"}, **_OPTIONS)
 """`jit_contract` for a function with one caller, which must have the same options.
 
 Its statements become the caller's: else whatever it calls is optimized once more for it.
