@@ -113,8 +113,12 @@ COMMANDS = {
         f"{STREAM} --state-dir run --columns age,dose --user-column who --clip-norm 1"
     ],
 }
-#: Decimal numbers and percentages are noised, or noise levels that the worlds share.
-NOISED = re.compile(r'-?\d+\.\d+(e[-+]?\d+)?|-?\d+(\.\d+)? ?%|-?\d+e-\d+|null|"too_noisy": "[^"]*"')
+#: Decimal numbers and percentages are noised, or noise levels that the worlds share. So is the name
+#: of the least certain column, whose error is estimated from released means.
+NOISED = re.compile(
+    r'-?\d+\.\d+(e[-+]?\d+)?|-?\d+(\.\d+)? ?%|-?\d+e-\d+|null|"too_noisy": "[^"]*"'
+    r"|(?<=A standard deviation of )\w+"
+)
 
 
 #: Lines of the operator's statement from the record of participation.
