@@ -150,7 +150,7 @@ _SILENT: Final = {"num-server-rounds": ROUNDS, "fraction-evaluate": 0.0}
 _ROUNDS: Final = {"num-server-rounds": ROUNDS}
 _PYTORCH: Final = "pytorchexample/server_app.py"
 _CIFAR: Final = "uoft-cs/cifar10"
-_NO_MEAN: Final = "aggregates by something else than a mean"
+_NO_MEAN: Final = "aggregates by something other than a mean"
 
 APPS: Final = (
     App(

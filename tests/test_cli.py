@@ -240,7 +240,8 @@ def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
     said = dict(re.split(r"  +", line, maxsplit=1) for line in captured.out.splitlines())
     plan = fedmf.plan(load_run(config))
     assert said["epsilon"] == "8 at delta 1e-05, zero-out adjacency"
-    assert said["participation"] == "12 rounds, at most 3 a user, 4 apart; 6 of 24 users a round"
+    participation = "12 rounds, at most 3 per user, 4 apart; 6 of 24 users per round"
+    assert said["participation"] == participation
     multiplier = plan.noise_multiplier
     std = plan.noise_std
     assert said["noise"] == f"multiplier {at_most(multiplier)}, standard deviation {at_most(std)}"

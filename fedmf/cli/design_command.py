@@ -71,7 +71,7 @@ def design(
         " amplification.",
     ),
     silos: int | None = option(
-        None, "J", "Also say what it costs if J silos of these users add noise of their own.", min=1
+        None, "J", "Also show the cost if J silos of these users each add their own noise.", min=1
     ),
     wide: bool = flag("--wide", "Also show MaxSE, sensitivity and noise of each mechanism."),
     plot: Path | None = PLOT,

@@ -243,7 +243,7 @@ def _budget(row: dict[str, Any], noise: float | None) -> str:
         return f"noise {noise:g} per clip norm, δ = {at_least(row['delta'])}: ε of each row"
     if row["epsilon"] is not None:
         return f"ε = {at_least(row['epsilon'])}, δ = {at_least(row['delta'])}"
-    return "no budget: errors leave the noise multiplier out"
+    return "no budget: errors are not multiplied by a noise multiplier"
 
 
 def _guarantee(row: dict[str, Any]) -> str:

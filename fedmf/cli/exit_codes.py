@@ -13,7 +13,7 @@ EXIT_CODES: Final = {
     1: "another error, such as no client that answers",
     2: "usage, configuration or input",
     3: "refused for privacy: record damaged, older than one seen before, or budget used up",
-    74: "storage: disk full, failing or not writable, or a reader of the output that went away",
+    74: "storage: disk full, failing or not writable, or the output was closed by its reader",
     75: "busy: another process has it open",
     130: "interrupted by SIGINT",
     143: "interrupted by SIGTERM",

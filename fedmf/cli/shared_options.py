@@ -93,7 +93,7 @@ PLOT: Final = option(
 LOG_FORMAT: Final = option(
     "text",
     None,
-    "Format of standard error; json: one object a line, for a log collector.",
+    "Format of standard error; json: one object per line, for a log collector.",
     "--log-format",
 )
 FULL: Final = flag("--full", "Show the whole privacy statement.")

@@ -294,12 +294,12 @@ def _end_of(plan: StreamPlan) -> str:
     if plan.settings.calendar is not None:
         return (
             f"all {plan.rounds:,} periods of this stream were released before, so rows of the input"
-            " are in no further release. Another stream with a later --start takes later rows, with"
-            " an epsilon of its own."
+            " are in no further release. To release later rows, start another stream with a later"
+            " --start, which has its own epsilon."
         )
     return (
-        f"all {plan.rounds:,} rows of this stream have come; further rows of the input are in no"
-        " release. --rounds at its start leaves room for later rows."
+        f"all {plan.rounds:,} rows of this stream were received; further rows of the input are in"
+        " no release. To leave room for later rows, start a stream with a larger --rounds."
     )
 
 
@@ -436,8 +436,8 @@ def _closing_time(until: str | None, settings: Settings) -> datetime:
     at = at.replace(tzinfo=at.tzinfo or settings.calendar.zone)
     if at > now:
         raise typer.BadParameter(
-            f"--until must not be later than the clock; got {until}, which would close periods that"
-            " have not ended, for good. Leave it out to release those that have."
+            f"--until must not be later than the clock; got {until}, which would permanently close"
+            " periods that have not ended. Leave it out to release those that have."
         )
     return at
 

@@ -68,7 +68,7 @@ def first_lines(plan: StreamPlan) -> list[str]:
         lines = [_participation(plan)]
     if settings.encoding is not None and settings.columns is None:
         names = names_in_words(settings.encoding.names)
-        lines.append(f"Columns: {names}, which are all that the schema declares (--columns).")
+        lines.append(f"Columns: {names}. To use only some of them, see --columns.")
     if settings.schema is None:
         lines.append(
             f"Columns are not scaled. Rows with a norm above {settings.clip_norm:g} are scaled down"
@@ -98,12 +98,12 @@ def _participation(plan: StreamPlan) -> str:
     k = plan.participation.max_participations
     b = plan.participation.min_separation
     if plan.settings.calendar is not None and k == 1:
-        return "At most 1 period of each user counts; in it the mean of its rows does."
+        return "At most 1 period of each user counts, with the mean of the user's rows in it."
     if plan.settings.calendar is not None:
         line = f"At most {k} periods of each user count"
         if b > 1:
             line += f", at least {b} apart"
-        return f"{line}; in each of them the mean of its rows does."
+        return f"{line}, each with the mean of the user's rows in it."
     if k == 1:
         return "At most 1 row of each user counts."
     line = f"At most {k} rows of each user count"
@@ -241,8 +241,8 @@ def _rows_left_out(plan: StreamPlan, position: Position) -> list[str]:
         )
     if 5 * (position.beyond_k + position.within_b) > position.row:
         lines.append(
-            "  Means describe rows that count, with fewer of users who have many; no interval"
-            " covers this."
+            "  Means describe the rows that count, so users with many rows weigh less than in the"
+            " input; no interval covers this difference."
         )
     return lines
 

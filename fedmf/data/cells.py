@@ -465,7 +465,7 @@ def read_user_list(path: Path, column: str) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
             "user_list (data.user-list) must be a readable file with one id per line; got"
-            f" {path}: {error}. Write the ids of all users into it who may take part; they"
+            f" {path}: {error}. Write the ids of all users who may take part into it; they"
             " become public."
         ) from None
     names += [canonical_id(line) or None for line in lines if line.strip()]

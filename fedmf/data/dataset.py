@@ -494,7 +494,9 @@ def _check_parts(name: str, values: Features, tests: Features) -> None:
                 )
             lengths.add(len(tensor))
         if len(lengths) > 1:
-            raise ValueError(f"{name} must have as many rows under every name; they do not.")
+            raise ValueError(
+                f"{name} must have the same number of rows under every name; got different ones."
+            )
     if _layout(values) != _layout(tests):
         raise ValueError(
             f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(values)}."

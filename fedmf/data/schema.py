@@ -515,7 +515,7 @@ def _fault(kind: type[Column], key: str, error: Any) -> str:
     """Return the end of a message on an error of pydantic in a key of a column."""
     if error["type"] == "missing":
         meaning = kind.model_fields[key].description
-        return f"must be filled in: {meaning}. Declare public facts; never read them off the rows."
+        return f"must be filled in: {meaning}. Declare public facts; never take them from the rows."
     if error["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, kind.model_fields, 1) or kind.model_fields
         return (

@@ -24,7 +24,7 @@ _HEAD: Final = """\
 #   kind = "category"   categories = ["no", "yes"]
 #   kind = "time"       start = 2026-01-01, end = 2027-01-01, step = "15 min"
 #   kind = "text", "user" or "ignore": no other key
-# The column of kind "user" must identify a person; without one, each row is taken for another
+# The column of kind "user" must identify a person; without one, each row is treated as a different
 # person's.
 # See docs/data-and-models.md.
 
@@ -33,7 +33,7 @@ _NULLABLE: Final = (
     "nullable = true   # valid rows are counted, with noise; delete if no cell can be missing\n"
 )
 #: Added to numbers of a CSV file, the cells of which may be anything.
-_GUESSED: Final = '   # a guess: the header tells no types; else "category", "text" or "ignore"'
+_GUESSED: Final = '   # a guess, as a header has no types; else "category", "text" or "ignore"'
 #: Kinds with patterns of column names; the first that matches decides.
 _GUESSES: Final = {
     "user": re.compile(

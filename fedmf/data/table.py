@@ -54,8 +54,8 @@ _TEST_PARTS: Final[dict[TestOwner, str]] = {
     "training users": (
         "rows of the training users themselves; without noise their evaluation is not private"
     ),
-    "held-out users": "all rows of people who are no users of the run",
-    "nobody": "rows that no user of the run owns",
+    "held-out users": "all rows of people who are not users of the run",
+    "nobody": "rows that belong to no user of the run",
 }
 
 

@@ -208,7 +208,7 @@ class CsvTable(_LineReader):
             cells = next(csv.reader([self._first], strict=True))
         except csv.Error:
             raise InputError(
-                f"{place} (header) must be one line of CSV; got another one."
+                f"{place} (header) must be one line of CSV; got something else."
             ) from None
         names = tuple(name.strip() for name in cells)
         if len(names) == 1:

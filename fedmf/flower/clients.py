@@ -180,9 +180,9 @@ class GridClients(Clients):
             return True
         if cohort == 0:
             raise RuntimeError(
-                f"round {round_index + 1}: no user whom min_separation and max_participations admit"
-                f" was connected within {self._timeout:g} s (round_timeout). The run stops, and"
-                " nothing of the round is spent; the same command continues it."
+                f"round {round_index + 1}: no user who may take part (min_separation,"
+                f" max_participations) was connected within {self._timeout:g} s (round_timeout)."
+                " The run stops before the round spends anything; the same command continues it."
             )
         if not self._is_repeated:
             _log.warning(

@@ -114,7 +114,7 @@ def client_error(error: BaseException, request: Message) -> Message:
         reason = f"{type(error)}:<'{error}'>"
     except BaseException as another:  # an exception of a client may fail at anything
         pass_interrupt(another)
-        reason = "an exception without words"
+        reason = "an exception without a message"
     return error_reply(reason, request)
 
 

@@ -29,7 +29,7 @@ class RejectedReply(ValueError):
         fault: the reason without such text, which logs may show.
     """
 
-    def __init__(self, reason: str, fault: str = "replies are not in the form asked for") -> None:
+    def __init__(self, reason: str, fault: str = "replies do not have the requested form") -> None:
         super().__init__(reason)
         self.fault = fault
 

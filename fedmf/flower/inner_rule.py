@@ -86,8 +86,8 @@ def check_inner(inner: FedAvg, other_rule: bool = False) -> None:
         raise ConfigError(
             "strategy (to be made private) must be one of flwr.serverapp.strategy that aggregates"
             f" by a mean followed by a server rule ({allowed}); got {name} of {module}, which"
-            " aggregates by something else than a mean, or in messages of Flower's older"
-            " interface. Its noise is not calibrated."
+            " aggregates by something other than a mean, or uses messages of Flower's older"
+            " interface. Noise is not calibrated for it."
         )
     if replaced and not getattr(inner, "aggregation_is_a_mean", False):
         raise ConfigError(

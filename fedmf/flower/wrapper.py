@@ -214,9 +214,9 @@ class AppClients(GridClients):
             if self._differences > max(1, self._models):
                 warn(
                     f"round {round_index + 1}: most replies look like differences and not like"
-                    " models, since they are short and in another direction than the model that"
-                    " was sent. Clients must return the trained arrays; if your clients return"
-                    " what training changed, pass replies='differences' to CorrelatedNoise"
+                    " models, since they are short and point away from the model that was sent."
+                    " Clients must return the trained arrays; if your clients return the trained"
+                    " minus the received arrays, pass replies='differences' to CorrelatedNoise"
                 )
 
     def read(self, message: Message, part: Part) -> Reply:

@@ -143,7 +143,7 @@ class ReleaseGuard:
                     reason = str(error).rstrip(".")
                 self.failed = (
                     f"{what} failed ({reason}); this process releases nothing more. "
-                    f"Resume: {what} counts if it is whole on the disk."
+                    f"Resume: {what} counts if it was completely written."
                 )
                 if isinstance(error, LedgerError):
                     raise type(error)(self.failed) from error

@@ -333,7 +333,7 @@ def _from_request(request: DesignRequest, values: Values) -> Factorization:
 register(
     MechanismFamily(
         "strongly-convex-lti",
-        "the Toeplitz C of least proven bound for the last iterate on strongly convex functions",
+        "the Toeplitz C with the least bound for the last iterate on strongly convex functions",
         _from_request,
         (
             *SEARCHED_SPECTRUM,

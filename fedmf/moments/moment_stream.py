@@ -203,7 +203,7 @@ class MomentStream:
         if not self._whole:
             raise RuntimeError(
                 f"t (step) must follow a finished step; step {self._t + 1} was interrupted, so"
-                " noise and sums no longer belong together. Load a saved state."
+                " noise and sums no longer match. Load a saved state."
             )
         if self._t + steps > self.mechanism.rounds:
             raise ValueError(

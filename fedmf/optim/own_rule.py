@@ -64,7 +64,7 @@ def _digest(value: Any, containers: tuple[int, ...]) -> bytes:
         containers: the identities of the objects that contain it.
     """
     if id(value) in containers:
-        raise ValueError(f"an own object must not refer to itself; {_name(type(value))} does.")
+        raise ValueError(f"a custom object must not refer to itself; {_name(type(value))} does.")
 
     def digests(parts: Iterable[Any]) -> list[bytes]:
         return [_digest(part, (*containers, id(value))) for part in parts]
@@ -116,8 +116,8 @@ def _state(value: Any) -> list[Any]:
         state = list(value.__reduce_ex__(2))
     except TypeError:
         raise ValueError(
-            "an own object must hold numbers, text, arrays or objects made of such; got a "
-            f"{_name(type(value))}. Make such things in init() or step()."
+            "a custom object must hold numbers, strings, arrays or objects made of these; got a "
+            f"{_name(type(value))}. Create it in init() or step()."
         ) from None
     for i, part in enumerate(state):
         if i > 0 and isinstance(part, Iterator):

@@ -79,8 +79,8 @@ class NoiseAndSignal:
             more = _two_digits(plan.users_per_round * excess)
             self.advice = (
                 f"noise is {share} at d = {dimension:,}; {good} with d = {fewer:,}, or with"
-                f" {more:,} users a round of {excess:.2g} times as many users: train fewer"
-                " parameters, or more users a round (docs/choosing.md)"
+                f" {more:,} users per round and {excess:.2g} times as many users: train fewer"
+                " parameters, or use more users per round (docs/choosing.md)"
             )
         if of_all > 1:
             self.warning = f"hardly anything can be learned: {self.advice}"
@@ -210,8 +210,9 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     yield (
         "participation",
         (
-            f"{n} rounds, at most {contract.max_participations} a user, {contract.min_separation}"
-            f" apart; {run.cohorts.users_per_round} of {plan.users} users a round"
+            f"{n} rounds, at most {contract.max_participations} per user,"
+            f" {contract.min_separation} apart;"
+            f" {run.cohorts.users_per_round} of {plan.users} users per round"
         ),
     )
     yield "mechanism", f"{plan.mechanism.name}{params}"

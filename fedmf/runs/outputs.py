@@ -211,8 +211,8 @@ def shortfall(
             why = f"; after round {best} it was {_quality(metrics[best])}: training has diverged."
         return (
             f"{where} loss is {_quality(metrics[t])}, above {bound:.3g} of {reference}{why} Lower"
-            " the learning rate of the clients or of the server, scale the features, or take more"
-            " users a round or a larger epsilon."
+            " the learning rate of the clients or of the server, scale the features, or use more"
+            " users per round or a larger epsilon."
         )
     if t < horizon:
         return None

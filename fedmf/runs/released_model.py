@@ -102,7 +102,7 @@ def initial_parameters(path: Path, model: FlatModel) -> Tensor:
     unknown = sorted(tensors.keys() - state.keys())
     if unknown:
         raise ConfigError(
-            f"initial (file of the model) must hold its parameters alone; got {unknown[0]!r}."
+            f"initial (file of the model) must hold only its parameters; got {unknown[0]!r}."
         )
     for name in sorted(tensors.keys() & model.constants.keys()):
         if not torch.equal(tensors[name], state[name].cpu()):

@@ -151,8 +151,8 @@ class MechanismConfig:
         if not callable(getattr(self.choice, "build", None)):
             raise ValueError(
                 "C (choice) must be NamedMechanism(name, params) or GivenFactorization(C); got"
-                f" {type(self.choice).__name__}. A run takes a name or a"
-                " factorization alone as its mechanism, too."
+                f" {type(self.choice).__name__}. The mechanism of a run may also be a name or a"
+                " factorization."
             )
         Objective.parse(self.objective)
         checked(_WEIGHT, "w (second_moment_weight)", self.second_moment_weight)
@@ -269,8 +269,8 @@ class Run:
         is_task = isinstance(self.task, Task) or hasattr(self.task, "build")
         is_rule = isinstance(self.server, ChosenOptimizer) or hasattr(self.server, "init")
         rules = {
-            "task must be made by fedmf.classification or its like": (is_task, self.task),
-            "cohorts must be fedmf.CyclicCohorts or their like": (
+            "task must be made by a function such as fedmf.classification": (is_task, self.task),
+            "cohorts must be fedmf.CyclicCohorts or another class of cohorts": (
                 isinstance(self.cohorts, Cohorts),
                 self.cohorts,
             ),
@@ -278,7 +278,10 @@ class Run:
                 isinstance(self.privacy, Privacy),
                 self.privacy,
             ),
-            "server must be fedmf.Sgd or its like, or have init and step": (is_rule, self.server),
+            "server must be an optimizer such as fedmf.Sgd, or have init and step": (
+                is_rule,
+                self.server,
+            ),
             "client must be fedmf.LocalSGD": (isinstance(self.client, LocalSGD), self.client),
             "extra_releases must be a tuple or list": (
                 isinstance(self.extra_releases, tuple | list),

@@ -37,7 +37,7 @@ _TRUST: Final = {
     "server": "the server itself clips every {one}'s update",
     "workers": (
         "the programs that train {many} limit (clip) each update. The server receives sums of"
-        " updates, and relies on it that this was done"
+        " updates, and relies on these programs"
     ),
     "silo": (
         "the silo itself clips every {one}'s update, adds the noise and keeps the key: the people"

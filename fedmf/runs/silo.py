@@ -214,8 +214,8 @@ class Silo:
             answered = dict[int, str](session.server.program.get(_ANSWERED, ()))
             if answered.setdefault(server_round, digest) != digest:
                 raise ConfigError(
-                    f"round {server_round} must be asked with the model for which it was answered;"
-                    " got another one. A new request needs another round."
+                    f"round {server_round} was answered, and must be requested again with the same"
+                    " model; got another one. Request another round."
                 )
             t = list(answered).index(server_round)
             if t == session.server.t:

@@ -58,7 +58,7 @@ class TaskSource(Protocol):
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """Facts about the data that are taken as public; nothing is loaded."""
-        source = "declared by the task, which must not read them off private rows"
+        source = "declared by the task, which must not take them from private rows"
         return (
             PublicInput("users", str(self.users), source),
             PublicInput("user ids", "as in its data set", source),

@@ -341,9 +341,9 @@ def _attacker(s: Mapping[str, Any]) -> str | None:
 
 def _sensitivity(s: Mapping[str, Any]) -> str:
     """How far one user can move the releases, and by which proof."""
-    kind = "an upper bound on the movement"
+    kind = "an upper bound on the change"
     if s["sensitivity_kind"] == "exact":
-        kind = "exactly the largest movement"
+        kind = "exactly the largest change"
     return (
         f"{up(s['sensitivity'])} clip norms, {kind} of all sums together if one {s['unit']} takes"
         f" part (proof: {s['sensitivity_case']})"

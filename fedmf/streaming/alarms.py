@@ -117,7 +117,7 @@ class Alarms:
     def __str__(self) -> str:
         if not self.rows + self.missing:
             return (
-                "no row came after a release of enough rows; use --score FILE to score rows by the"
+                "no row followed a release of enough rows; use --score FILE to score rows with the"
                 " last one"
             )
         text = (

@@ -177,7 +177,7 @@ class PeriodRun(StreamRun):
         if self.done:
             raise HorizonExceededError(
                 f"t (period) must be at most n (rounds) = {self.plan.rounds}; all were released."
-                " Another stream takes later rows, with an epsilon of its own."
+                " For later rows, start another stream, which has its own epsilon."
             )
         step = self.position.step
         period = self._open.pop(step, _Period())

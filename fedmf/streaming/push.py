@@ -227,7 +227,7 @@ class PrivateStream:
             if run.done:
                 raise HorizonExceededError(
                     f"t (period) must be at most n (rounds) = {run.plan.rounds}; all were closed."
-                    " Another stream takes later rows, with an epsilon of its own."
+                    " For later rows, start another stream, which has its own epsilon."
                 )
             if not _count_of(rows):
                 return
@@ -389,8 +389,8 @@ class PrivateStream:
             if left:
                 state = f"{left} are left, for {len(users)} rows"
             raise HorizonExceededError(
-                f"t (step) must be at most n (rounds) = {run.plan.rounds}; {state}. Another stream"
-                " takes later rows, with an epsilon of its own."
+                f"t (step) must be at most n (rounds) = {run.plan.rounds}; {state}. For later rows,"
+                " start another stream, which has its own epsilon."
             )
         named = [(t, user) for t, user in enumerate(users, start=step + 1) if user is not None]
         if len(named) == 1:

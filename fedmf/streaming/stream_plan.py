@@ -184,8 +184,9 @@ class StreamPlan:
         ):
             if not _agree(recorded[name], follows[name]):
                 raise LedgerError(
-                    f"{name} of the stream's plan is {recorded[name]!r}; from the rest of the plan"
-                    f" follows {follows[name]!r}. The record was altered: restore it from a copy."
+                    f"{name} of the stream's plan is {recorded[name]!r}, but must be"
+                    f" {follows[name]!r} with the rest of the plan. The record was altered: restore"
+                    " it from a copy."
                 )
 
     @cached_property
@@ -238,7 +239,7 @@ class StreamPlan:
         whole = self.participation.max_participations % rows == 0
         kind = s.kind if whole else "upper_bound"
         return replace(
-            s, value=rows * s.value, kind=kind, case=f"{s.case}; {rows} rows of a user a release"
+            s, value=rows * s.value, kind=kind, case=f"{s.case}; {rows} rows per user and release"
         )
 
     @cached_property

@@ -225,8 +225,8 @@ class SweepResult:
         lines = []
         if self.metric.column != self.metric.name:
             lines.append(
-                f"{self.metric.label} is of users' own rows: no epsilon covers it, nor what it"
-                " chose"
+                f"{self.metric.label} is computed on users' own rows: no epsilon covers it, or the"
+                " values that it chose"
             )
         lines.extend(self._at_ends())
         for cell in self.sweep.cells:

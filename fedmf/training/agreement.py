@@ -68,8 +68,8 @@ def uneven_products() -> str:
             right = torch.randn(k, n, generator=generator).expand(_PAIRS, k, n).contiguous()
             if not _equal_rows(torch.bmm(left, right)):
                 return (
-                    "matrix products of this process round by their place in a group; import fedmf"
-                    " before torch's first product, or set MKL_CBWR=AUTO in the environment"
+                    "the rounding of matrix products depends on their place in a group; import"
+                    " fedmf before torch's first product, or set MKL_CBWR=AUTO in the environment"
                 )
     return ""
 

@@ -548,7 +548,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "wrapped": (
         lambda: WRAPPED(FedAvg(), 1.0, 1.0, 2),
         {},
-        "aggregates by something else than a mean",
+        "aggregates by something other than a mean",
     ),
     "an older one": (Own, {}, "or in messages of Flower's older interface"),
     "a subclass": (Watching, {}, "give it the attribute aggregation_is_a_mean = True"),

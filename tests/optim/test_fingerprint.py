@@ -83,7 +83,7 @@ def test_another_process_agrees() -> None:
 
 def test_what_cannot_be_read_is_rejected() -> None:
     for hidden in (Lock(), (i for i in range(3)), sys.stdout.buffer):
-        with pytest.raises(ValueError, match="an own object must hold numbers, text"):
+        with pytest.raises(ValueError, match="a custom object must hold numbers, strings"):
             fingerprint_of(Rule(a=hidden))
     endless = Rule()
     endless.itself = [endless]  # type: ignore[attr-defined]

@@ -60,7 +60,7 @@ def test_files_that_do_not_suit_are_refused_in_one_line_and_leave_nothing(
             {n: t for n, t in tensors.items() if n != name},
             f"must hold '{name}'.*got none",
         ),
-        "more": ({**tensors, "extra": first}, "its parameters alone; got 'extra'"),
+        "more": ({**tensors, "extra": first}, "only its parameters; got 'extra'"),
         "shape": ({**tensors, name: first.reshape(-1)}, "of shape"),
         "whole": ({**tensors, name: first.to(torch.int64)}, "got torch.int64"),
         "nan": ({**tensors, name: first * float("nan")}, "must be finite"),

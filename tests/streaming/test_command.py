@@ -109,11 +109,11 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     with (folder / "rows.csv").open("a") as file:
         file.write("\n0.1,0.2,somebody new")
     assert stream(*command) == 3
-    assert "fedmf: all 10 rows of this stream have come" in capsys.readouterr().err
+    assert "fedmf: all 10 rows of this stream were received" in capsys.readouterr().err
     assert stream(*command, "--log-format", "json") == 3
     told = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert told["exit_code"] == 3
-    assert told["error"].startswith("all 10 rows of this stream have come")
+    assert told["error"].startswith("all 10 rows of this stream were received")
     # Another stream has another key and so another noise.
     assert stream(*command[:-3], "other.jsonl", "--state-dir", "fresh") == 0
     assert (folder / "other.jsonl").read_bytes() != before
@@ -149,7 +149,7 @@ def test_strange_rows_are_for_the_operator(
     assert (folder / "a.csv").read_text().count("\n") == 5
     capsys.readouterr()
     assert stream("--input", "new.csv", *asked, "d.csv", "--alarms", "d.txt") == 0
-    assert "no row came after a release of enough rows; use --score FILE" in capsys.readouterr().out
+    assert "no row followed a release of enough rows; use --score FILE" in capsys.readouterr().out
     (folder / "bad.csv").write_text("station day\n0.1\n")
     assert (
         stream("--input", "long.csv", *asked, "c.csv", "--alarms", "c.txt", "--score", "bad.csv")

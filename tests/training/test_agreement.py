@@ -123,7 +123,7 @@ def test_products_with_other_bits_are_seen(monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as patched:
         patched.setattr(torch, "bmm", uneven)
         why = uneven_products.__wrapped__()
-    assert "round by their place in a group; import fedmf before torch's first product" in why
+    assert "depends on their place in a group; import fedmf before torch's first product" in why
     monkeypatch.setattr(local, "uneven_products", lambda: why)
     assert trainer_for(Plain(nn.Linear(6, 4)), cohort([3]), PLAN).path == "loop"
     with pytest.raises(ConfigError, match=f"{REFUSED}matrix products of this process"):

@@ -229,7 +229,7 @@ class Twice(nn.Module):
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "branches": (Branching, "sum is no layer"),
     "a residual": (lambda: Twice(lambda m, x: x + m(x)), "add is no layer"),
-    "a layer used twice": (lambda: Twice(lambda m, x: m(m(x))), "of two layers"),
+    "a layer used twice": (lambda: Twice(lambda m, x: m(m(x))), "shared by two layers"),
     "a detached layer": (lambda: Twice(lambda m, x: m(x).detach()), "detach is no layer"),
     "no gradient": (lambda: Twice(lambda m, x: torch.no_grad()(m)(x)), "hidden from gradients"),
     "examples mixed": (

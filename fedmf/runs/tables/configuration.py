@@ -239,7 +239,7 @@ def _task(given: Mapping[str, Mapping[str, Any]]) -> NamedTask | FunctionTask:
     for table in ("data", "model"):
         for key, value in given[table].items():
             raise ConfigError(
-                f"[{table}] {key} must be left out with task {kind!r}, which brings its own"
+                f"[{table}] {key} must be left out with task {kind!r}, which has its own"
                 f" data and model; got {value!r}."
             )
     return task

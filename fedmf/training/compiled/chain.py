@@ -153,7 +153,7 @@ def chain_of(model: FlatModel, features: Tensor) -> list[Layer]:
         features: those of some examples.
 
     Raises:
-        NotAChain: a layer is not known, or does not take the outputs of the one before alone.
+        NotAChain: a layer is not known, or takes more than the outputs of the last one.
     """
     recorder = _Recorder(features)
     module = model.copied().module
@@ -191,7 +191,7 @@ class _Recorder(TorchFunctionMode):
             inputs = named.pop("input", None)
             arguments = []
         if func not in _LAYERS or inputs is not self.last:
-            raise NotAChain(f"{name} is no layer that takes the outputs of the one before alone")
+            raise NotAChain(f"{name} is not a layer that takes only the outputs of the last one")
         try:
             layer = _LAYERS[func](*arguments, **named)
         except TypeError as error:

@@ -135,9 +135,9 @@ def program_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:
         NotAChain: compiled steps cannot train the task; the message says why.
     """
     if task.device.type != "cpu" or type(local) is not LocalSGD:
-        raise NotAChain("users are trained on a GPU or not by plain SGD")
+        raise NotAChain("users are trained on a GPU, or not by plain SGD")
     if task.loss not in _LOSSES or not isinstance(task.structure.features, TensorStructure):
-        raise NotAChain("the loss is another one, or features are not one array")
+        raise NotAChain("the loss is not a compiled one, or features are several arrays")
     features = task.structure.features.sample(torch.Generator().manual_seed(0), (3,))
     with silent(), kept_generators(task.device):
         layers = chain_of(task.model, features)

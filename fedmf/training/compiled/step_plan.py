@@ -117,7 +117,7 @@ class _Weights:
             return place
         if id(parameter) in self._places:
             return self._places.pop(id(parameter))
-        raise NotAChain(f"a {name} is frozen, of two layers or no parameter")
+        raise NotAChain(f"a {name} is frozen, shared by two layers or not a parameter")
 
 
 def lay_out(
@@ -195,7 +195,7 @@ def _describe(s: _Stage, layer: Layer) -> None:
     if layer.kind == "reshape":
         known = dimensions == 3 and len(layer.after) == 1
     if not known:
-        raise NotAChain(f"{layer.kind} of a shape {layer.before} is not compiled")
+        raise NotAChain(f"{layer.kind} of shape {layer.before} is not compiled")
     s.kind = _KINDS[layer.kind]
     s.inputs = math.prod(layer.before)
     s.outputs = math.prod(layer.after)
