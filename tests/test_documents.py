@@ -125,6 +125,20 @@ def test_the_glossary_names_code_that_exists() -> None:
     assert lost == []
 
 
+def test_the_table_of_papers_names_code_that_exists() -> None:
+    page = (DOCS / "theory/readers_table.md").read_text()
+    cells = re.findall(r"`([\w/]+\.py)`(?:: ((?:`[^`]+`(?:, )?)+))?", page)
+    assert len(cells) >= 50
+    lost = []
+    for file, names in cells:
+        folder = ROOT if file.startswith("simulations/") else ROOT / "fedmf"
+        code = (folder / file).read_text()
+        for name in re.findall(r"`(\w+)", names):
+            if not re.search(rf"\b{name}\b", code):
+                lost.append((file, name))
+    assert lost == []
+
+
 def docstring_of_test(name: str) -> str:
     """Of a test by its path and function, empty if there is none."""
     path, _, function = name.partition("::")
