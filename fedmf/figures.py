@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 #: Distinguishable for the color-blind (Okabe and Ito, 2008), black last.
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 #: Points of text that can be read in a picture of half its size.
 LARGE: Final = 13
 #: For what is not the point of a picture.
@@ -53,11 +53,11 @@ def style(axes: Any, **labels: Any) -> None:
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Write the names of lines next to their ends, in their colours, without overlaps.
+    """Write the names of lines next to their ends, in their colors, without overlaps.
 
     Args:
         axes: with all lines drawn; its limits are kept.
-        ends: the last value, name and colour of each line; lines without a value have no label.
+        ends: the last value, name and color of each line; lines without a value have no label.
     """
     from scipy.optimize import isotonic_regression
 
@@ -71,14 +71,14 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
     # The places nearest to the values that are a line of text apart.
     closer = [value - gap * at for at, (value, _, _) in enumerate(shown)]
     for at, place in enumerate(isotonic_regression(closer).x):
-        _, name, colour = shown[at]
+        _, name, color = shown[at]
         axes.annotate(
             name,
             (1, place + gap * at),
             (8, 0),
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
-            color=colour,
+            color=color,
             va="center",
             size=LARGE,
         )

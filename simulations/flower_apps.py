@@ -268,7 +268,7 @@ APPS: Final = (
     App(
         "quickstart-monai",
         "monaiexample/server_app.py",
-        refused="statistics of a normalisation layer",
+        refused="statistics of a normalization layer",
     ),
 )
 

@@ -2,7 +2,7 @@
 faults.
 
     python simulations/independence.py places [--part 1/2] [--batches 1 2 ...] [--modules NAME ...]
-    python simulations/independence.py hostile [--part 1/2] [--neighbours 16]
+    python simulations/independence.py hostile [--part 1/2] [--neighbors 16]
 
 "places" trains sixty modules of one's own with batch sizes 1 to 16, as engine "auto" does. Where
 users are trained in groups, A is at every place of a group, among users with other numbers of rows,
@@ -120,11 +120,11 @@ def convolutions() -> Iterator[tuple[str, Task]]:
     )
 
 
-def cell(task: Task, path: Any, kind: str, neighbours: int) -> bool:
+def cell(task: Task, path: Any, kind: str, neighbors: int) -> bool:
     """Whether A's integers are the same before, after, last and first among hostile users of a
     kind.
     """
-    made = hostile_users(task, 3, {f"{kind} {i}": KINDS[kind] for i in range(neighbours)})
+    made = hostile_users(task, 3, {f"{kind} {i}": KINDS[kind] for i in range(neighbors)})
     trainer = LocalTrainer(made, LOCAL, path=path, threads=1)
     alone, failed = clipped_integers(trainer, made, ["A"])
     others = list(made.dataset.user_ids[1:])
@@ -184,7 +184,7 @@ def faults() -> Iterator[tuple[str, bool]]:
         trainer = LocalTrainer(made, LOCAL, path="vmap")
         origin = made.model.initial()
         rows = [trainer.updates(origin, users, 0)[-1] for users in (["C", "A"], ["C", "B", "A"])]
-        yield "token flattened into the neighbour", not torch.equal(*rows)
+        yield "token flattened into the neighbor", not torch.equal(*rows)
     generator = np.random.default_rng(0)
     drawing = Own(nn.Linear(12, 4), lambda m, x: m(x * float(generator.random())))
     yield "generator shared", refused(of_numbers(drawing))
@@ -196,7 +196,7 @@ def faults() -> Iterator[tuple[str, bool]]:
     yield "parameter changed in place", refused(of_numbers(Own(nn.Linear(12, 4), clamped)))
 
 
-def hostile(neighbours: int, first: int, parts: int) -> None:
+def hostile(neighbors: int, first: int, parts: int) -> None:
     """Print for each path how many cells are equal, and which faults are seen."""
     cells = Counter[str]()
     equal = Counter[str]()
@@ -206,7 +206,7 @@ def hostile(neighbours: int, first: int, parts: int) -> None:
         models += 1
         for path in [*(["compiled"] if is_compiled(task) else []), "vmap", "loop"]:
             for kind in KINDS:
-                many = neighbours * (16 if path == "compiled" else 1)
+                many = neighbors * (16 if path == "compiled" else 1)
                 good = cell(task, path, kind, many)
                 cells[path] += 1
                 total += 2 * many
@@ -217,7 +217,7 @@ def hostile(neighbours: int, first: int, parts: int) -> None:
         print(
             f"{path:12s} {number:5d} cells, {equal[path]:5d} equal, {number - equal[path]} others"
         )
-    print(f"{models} models, {sum(cells.values())} cells, {total} neighbours")
+    print(f"{models} models, {sum(cells.values())} cells, {total} neighbors")
     for fault, seen in faults() if first == 1 else ():
         print(f"fault: {fault:36s} {'seen' if seen else 'NOT SEEN'}", flush=True)
 
@@ -301,7 +301,7 @@ def main() -> None:
     parser.add_argument("what", choices=("places", "hostile"))
     parser.add_argument("--part", default="1/1", help="I/N: every N-th model from the I-th on")
     parser.add_argument(
-        "--neighbours", type=int, default=16, help="hostile users in a cohort; compiled: 16 times"
+        "--neighbors", type=int, default=16, help="hostile users in a cohort; compiled: 16 times"
     )
     parser.add_argument("--batches", type=int, nargs="+", default=range(1, 17), help="batch sizes")
     parser.add_argument("--modules", nargs="+", help="names of modules; all by default")
@@ -317,7 +317,7 @@ def main() -> None:
     if options.what == "places":
         all_places(options, first, parts)
     else:
-        hostile(options.neighbours, first, parts)
+        hostile(options.neighbors, first, parts)
     print(f"{time.monotonic() - begun:.0f} s")
 
 

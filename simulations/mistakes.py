@@ -227,8 +227,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
         Mistake(
             "a table that does not exist",
-            SET + "optimiser.eta=1",
-            "optimiser.eta",
+            SET + "optimizer.eta=1",
+            "optimizer.eta",
             "unknown",
             "tables are task, data",
         ),

@@ -4,7 +4,7 @@
     python simulations/recorder.py --before ../old-checkout --only jme
 
 For each run: every released model, which users counted in which round, ε and μ as planned and as
-realised, and σ. For each stream: every release, and the same figures. Each row says that all of it
+realized, and σ. For each stream: every release, and the same figures. Each row says that all of it
 is equal to the bit, or the largest absolute difference of the numbers and what else differs.
 """
 
@@ -104,8 +104,8 @@ import numpy as np, torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[1])
 FIGURES = {
-    "epsilon": "epsilon_planned", "epsilon_spent": "epsilon_realised", "mu": "mu_planned",
-    "mu_spent": "mu_realised", "noise_multiplier": "noise_multiplier",
+    "epsilon": "epsilon_planned", "epsilon_spent": "epsilon_realized", "mu": "mu_planned",
+    "mu_spent": "mu_realized", "noise_multiplier": "noise_multiplier",
 }  # as they were called on 8b0bfc9
 KEYS = {
     "client.engine=vmap": "client.engine=vectorised",

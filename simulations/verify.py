@@ -94,7 +94,7 @@ def worst_square(matrices: list, reach, k: int, b: int) -> tuple[float, bool]:
     For one matrix and reach(p) = p this is sens(C)² if no entry of G is negative. Where |G_ij|
     falls with the distance of i and j, and with the later of them, the worst pattern is 0, b, 2b …:
     the m-th round of another is not before mb, and no two are closer. Otherwise patterns are
-    enumerated, or if there are too many each sum over j is maximised on its own.
+    enumerated, or if there are too many each sum over j is maximized on its own.
     """
     sizes = [np.abs(C.T @ C) for C in matrices]
     slack = [1e-12 * G.max() for G in sizes]

@@ -18,7 +18,7 @@ import fedmf
 PACKAGE = Path(__file__).resolve().parents[1] / "fedmf"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Rooms from the ground up; a room may import itself and rooms on lower floors, never its
-#: neighbours.
+#: neighbors.
 FLOORS = (
     {"errors", "figures", "lazy", "lines", "values", "version"},
     {"functions", "participation"},

@@ -91,7 +91,7 @@ def test_all_mechanisms_are_the_seven_and_others_on_request(
 
 
 def test_the_recommended_mechanism_is_the_fastest_of_nearly_the_smallest_error() -> None:
-    """Those that optimise every entry do not count."""
+    """Those that optimize every entry do not count."""
     rows: list[dict[str, Any]] = []
     for name, error, time in [
         ("dense", 1.0, 90.0),

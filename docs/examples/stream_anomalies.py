@@ -73,11 +73,11 @@ def draw(file: str, benign: np.ndarray, malignant: np.ndarray, area: float, epsi
 
     figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
     edges = np.geomspace(min(benign.min(), malignant.min()), max(benign.max(), malignant.max()), 30)
-    for scores, colour, name in (
+    for scores, color, name in (
         (benign, "#0072B2", "benign"),
         (malignant, "#D55E00", "malignant"),
     ):
-        axes.hist(scores, edges, color=colour, alpha=0.6, label=f"{name}, never seen by the stream")
+        axes.hist(scores, edges, color=color, alpha=0.6, label=f"{name}, never seen by the stream")
     axes.set(
         xscale="log", xlabel="score: squared distance under the private density", ylabel="patients"
     )

@@ -1,7 +1,7 @@
 """Proposals for the two sides of the Balls-in-Bins pair, in units of the noise.
 
 For δ of P against Q the event that matters, L ≥ ε under P, is reached in many ways: one bin far
-out, a cluster of neighbours, all bins a little. Two proposals cover them and are mixed:
+out, a cluster of neighbors, all bins a little. Two proposals cover them and are mixed:
 
 * the points nearest to 0 on {L = ε + ½} that are found from each bin, with a unit Gaussian around
   each;
@@ -199,8 +199,8 @@ class _Growth:
 def _nearest_points(gram: Matrix, level: float) -> Matrix:
     """Combinations α of the means with points y = Σ α_j m_j where y = τ·∇L(y) and L(y) = level.
 
-    They are nearest to 0 among their neighbours. The fixed point starts at the directions of the
-    means, at most 512 of them, evenly spaced; where neighbours nearly agree they are further apart.
+    They are nearest to 0 among their neighbors. The fixed point starts at the directions of the
+    means, at most 512 of them, evenly spaced; where neighbors nearly agree they are further apart.
     """
     b = len(gram)
     half = 0.5 * np.diag(gram)

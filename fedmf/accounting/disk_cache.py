@@ -1,6 +1,6 @@
 """A disk cache: an entry that is damaged or not ours is treated as missing.
 
-It stores optimised designs and figures of `dp_accounting`. A file holds a digest of its name and
+It stores optimized designs and figures of `dp_accounting`. A file holds a digest of its name and
 content, so that damaged, truncated and exchanged files are misses.
 """
 

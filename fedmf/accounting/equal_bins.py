@@ -120,7 +120,7 @@ class EqualBins:
     """N bins with log-likelihoods of variance v + c and covariance c (in units of the noise).
 
     X = e^{√c ξ − c/2}·Y with Y = (1/N) Σ_j e^{a_j}, a_j independent N(−v/2, v). Y is put on a grid
-    by splitting each summand between its two neighbours so that its mean stays; this is larger in
+    by splitting each summand between its two neighbors so that its mean stays; this is larger in
     the convex order, so both δ_remove = E(X − e^ε)₊ and δ_add = E(1 − e^ε X)₊ can only grow.
 
     Args:

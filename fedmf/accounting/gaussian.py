@@ -113,7 +113,7 @@ def adjacency_factor(adjacency: str) -> int:
         return _FACTORS[adjacency]
     except (KeyError, TypeError):
         raise ValueError(
-            "adjacency (neighbouring relation) must be 'zero-out' or 'replace-one'; got"
+            "adjacency (neighboring relation) must be 'zero-out' or 'replace-one'; got"
             f" {adjacency!r}."
         ) from None
 

@@ -63,7 +63,7 @@ def design(
     memory_vectors: int | None = option(
         None, "M", "Store at most M model-sized vectors between rounds."
     ),
-    objective: str = option("rmse", "O", "Error to minimise: rmse, max, last or weights:w1,w2,…"),
+    objective: str = option("rmse", "O", "Error to minimize: rmse, max, last or weights:w1,w2,…"),
     sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = option(
         "none",
         "NAME",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedmf.cli.design_screen import error_label, is_independent, memory
-from fedmf.figures import COLOURS, LARGE, PALE, new_figure, save_figure
+from fedmf.figures import COLORS, LARGE, PALE, new_figure, save_figure
 
 _NOTE: Final = (
     "1 × model: memory for one vector as long as the model, kept between rounds.\n"
@@ -39,12 +39,12 @@ def draw_comparison(rows: Sequence[dict[str, Any]], file: Path, compared: bool) 
     names = list[str]()
     labels = list[str]()
     for place, row in enumerate(rows):
-        colour = PALE
+        color = PALE
         if row is chosen:
-            colour = COLOURS[0]
+            color = COLORS[0]
         elif is_independent(row):
-            colour = COLOURS[1]
-        axes.barh(place, errors[place], color=colour, height=0.72)
+            color = COLORS[1]
+        axes.barh(place, errors[place], color=color, height=0.72)
         names.append(row["mechanism"])
         label = f"{errors[place]:.{digits}f}"
         if memory(row) != "none":

@@ -164,7 +164,7 @@ def _main_cells(row: dict[str, Any], independent_error: float | None) -> dict[st
 
 
 def error_label(row: dict[str, Any]) -> str:
-    """Return the name of the error that a comparison minimises."""
+    """Return the name of the error that a comparison minimizes."""
     from fedmf.mechanisms.objective import Objective
 
     return Objective.parse(row["objective"]).label

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from fedmf.figures import COLOURS, new_figure, save_figure, style
+from fedmf.figures import COLORS, new_figure, save_figure, style
 
 if TYPE_CHECKING:
     from fedmf.streaming import PrivateRelease
@@ -95,8 +95,8 @@ def _draw_means(
     times, label = _times(parts["t"], parts["timestamp"], parts["end"])
     panels = figure.subplots(len(columns), sharex=True, squeeze=False)[:, 0]
     for i, (axes, name) in enumerate(zip(panels, columns, strict=True)):
-        axes.plot(times, mean[:, i], color=COLOURS[0], linewidth=1.4)
-        axes.fill_between(times, low[:, i], high[:, i], color=COLOURS[0], alpha=0.18, linewidth=0)
+        axes.plot(times, mean[:, i], color=COLORS[0], linewidth=1.4)
+        axes.fill_between(times, low[:, i], high[:, i], color=COLORS[0], alpha=0.18, linewidth=0)
         # The first steps have the largest noise, so they do not set the limits of the axis.
         ends = np.stack([low, high])[:, len(mean) // 10 :, i]
         ends = ends[np.isfinite(ends)]

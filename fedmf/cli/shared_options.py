@@ -56,7 +56,7 @@ def params_option(panel: str | None = None) -> Any:
     return option(
         [],
         "KEY=VALUE",
-        "Fix a parameter of C, e.g. lambda=0.9. Default: optimised.",
+        "Fix a parameter of C, e.g. lambda=0.9. Default: optimized.",
         "--param",
         rich_help_panel=panel,
     )
@@ -64,16 +64,16 @@ def params_option(panel: str | None = None) -> Any:
 
 def bands_option(panel: str | None = None) -> Any:
     """Return the option for the number of bands of the strategy matrix C."""
-    text = "p, number of bands of C. Default: optimised."
+    text = "p, number of bands of C. Default: optimized."
     return option(None, "P", text, "--bands", rich_help_panel=panel)
 
 
 def adjacency_option(panel: str | None = None) -> Any:
-    """Return the option for the neighbouring relation."""
+    """Return the option for the neighboring relation."""
     return option(
         "zero-out",
         "RELATION",
-        "Neighbouring relation: zero-out (one user's data become zero) or replace-one (any other"
+        "Neighboring relation: zero-out (one user's data become zero) or replace-one (any other"
         " data).",
         "--adjacency",
         rich_help_panel=panel,

@@ -153,7 +153,7 @@ def stream(
     objective: str | None = _advanced_option(
         None,
         "ERROR",
-        "Error that C minimises: rmse, max or last. Default: relative to a single release.",
+        "Error that C minimizes: rmse, max or last. Default: relative to a single release.",
     ),
     bands: int | None = bands_option(_ADVANCED),
     param: list[str] = params_option(_ADVANCED),

@@ -59,7 +59,7 @@ def _differences(row, origin, at, length, inside, SHIFTED: tl.constexpr):
 
 @triton.jit
 def _halved(x, COUNT: tl.constexpr):
-    """Return the sums of neighbours."""
+    """Return the sums of neighbors."""
     even, odd = tl.split(tl.reshape(x, [COUNT // 2, 2]))
     return even + odd
 
@@ -84,7 +84,7 @@ def sum_squares(rows, origin, squares, step, length, SHIFTED: tl.constexpr):
 
 @triton.jit
 def _all(lanes):
-    """Return the sum of a block's partial sums, neighbours first."""
+    """Return the sum of a block's partial sums, neighbors first."""
     x = tl.reshape(lanes, [_PANELS * _LANES])
     x = _halved(_halved(_halved(_halved(x, 512), 256), 128), 64)
     x = _halved(_halved(_halved(_halved(x, 32), 16), 8), 4)

@@ -203,7 +203,7 @@ def ids(column: Any, place: str = "column") -> Any:
 
     Returns:
         Null if a row names no user: its cell is missing or empty, NaN, not UTF-8, or a float too
-        large to be told from its neighbours.
+        large to be told from its neighbors.
 
     Raises:
         ValueError: a column of Booleans, times, bytes or lists.

@@ -704,7 +704,7 @@ def _within(features: Features, structures: Mapping[str, TensorStructure]) -> ND
 
 def readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bool_]:
     """Return which examples have finite features, and a label that is a class or finite."""
-    return (_finite(features, len(labels)) & _labelled(labels, classes)).numpy()
+    return (_finite(features, len(labels)) & _labeled(labels, classes)).numpy()
 
 
 def _finite(features: Features, examples: int) -> Tensor:
@@ -714,7 +714,7 @@ def _finite(features: Features, examples: int) -> Tensor:
     return valid
 
 
-def _labelled(labels: Tensor, classes: int) -> Tensor:
+def _labeled(labels: Tensor, classes: int) -> Tensor:
     if classes:
         return _all_of_each((labels >= 0) & (labels < classes))
     return _all_of_each(torch.isfinite(labels))
@@ -727,7 +727,7 @@ def _faults(features: Features, labels: Tensor, classes: int) -> dict[str, NDArr
         fault = f"y: none of the {classes} classes"
     return {
         _NOT_FINITE: ~_finite(features, len(labels)).numpy(),
-        fault: ~_labelled(labels, classes).numpy(),
+        fault: ~_labeled(labels, classes).numpy(),
     }
 
 

@@ -84,7 +84,7 @@ class DatasetOptions(Value, ABC):
 
     @abstractmethod
     def example_inputs(self) -> tuple[PublicInput, ...]:
-        """Return classes or vocabulary, the shape of an example, and the normalisation."""
+        """Return classes or vocabulary, the shape of an example, and the normalization."""
 
     @property
     def dealt(self) -> str:

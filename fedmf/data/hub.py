@@ -45,7 +45,7 @@ class Hub(Table):
     kind: ClassVar[str] = "hub"
     most_tests: ClassVar[int] = 10_000
     takes_number_labels: ClassVar[bool] = False
-    normalisation: ClassVar[str] = "pixels / 255, other numbers as they are, in float32"
+    normalization: ClassVar[str] = "pixels / 255, other numbers as they are, in float32"
     feature_columns: tuple[str, ...] = ("image",)
 
     def __post_init__(self) -> None:

@@ -43,7 +43,7 @@ class _Images(SpreadOptions):
         return (
             PublicInput("classes", "10", "the data set"),
             PublicInput("shape of an example", shape, "configuration"),
-            PublicInput("normalisation", f"pixels / {self.levels}", "fixed"),
+            PublicInput("normalization", f"pixels / {self.levels}", "fixed"),
         )
 
     def _dataset(

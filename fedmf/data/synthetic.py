@@ -62,7 +62,7 @@ class Synthetic(DatasetOptions):
         return (
             PublicInput("classes", str(self.classes), "configuration"),
             PublicInput("shape of an example", in_words((self.features,)), "configuration"),
-            PublicInput("normalisation", "none: generated", "fixed"),
+            PublicInput("normalization", "none: generated", "fixed"),
         )
 
     def load(self) -> SyntheticDataset:

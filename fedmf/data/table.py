@@ -165,7 +165,7 @@ class Table(SpreadOptions):
     #: Whether labels may be numbers, rather than classes.
     takes_number_labels: ClassVar[bool] = True
     #: How values become features without a schema.
-    normalisation: ClassVar[str] = "numbers as they are, in float32"
+    normalization: ClassVar[str] = "numbers as they are, in float32"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -381,10 +381,10 @@ class Table(SpreadOptions):
         inputs.append(PublicInput("shape of an example", shape, declared))
         if self.schema:
             scaled = "(x − center)/scale, clipped into bounds; categories coded"
-            inputs.append(PublicInput("normalisation", scaled, declared))
+            inputs.append(PublicInput("normalization", scaled, declared))
         else:
             fixed = "fixed by the reader; no statistic of the rows"
-            inputs.append(PublicInput("normalisation", self.normalisation, fixed))
+            inputs.append(PublicInput("normalization", self.normalization, fixed))
         return tuple(inputs)
 
     @property

@@ -43,7 +43,7 @@ from fedmf.noise.key import NoiseKey
 from fedmf.noise.schedule import SALT_BYTES
 from fedmf.participation import Participation
 
-#: "fdmf" in ASCII, by which `file` and SQLite recognise a ledger.
+#: "fdmf" in ASCII, by which `file` and SQLite recognize a ledger.
 _APPLICATION: Final = 0x66646D66
 _FORMAT: Final = 2
 #: What to do if the ledger cannot be read or written.

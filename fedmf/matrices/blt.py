@@ -73,7 +73,7 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
         C keeps s ← Θs + 1·z and adds ωᵀs; its inverse keeps s ← (Θ − 1ωᵀ)s + 1·y and takes ωᵀs
         away. So entry j is −rᵀ(Θ − rrᵀ)^{j−1}r with r = √ω, and the eigenvalues of a symmetric
         matrix are well conditioned where decays are close to each other as well. Between two
-        neighbouring θ lies one θ̂, the last lies below all θ and may be negative, and all ω̂ are
+        neighboring θ lies one θ̂, the last lies below all θ and may be negative, and all ω̂ are
         positive.
 
         >>> BufferedToeplitz([0.5], [0.25], 4).inverse_pair()

@@ -429,7 +429,7 @@ class BuiltMechanism:
 
     Args:
         name: as on the command line.
-        params: by ASCII name, the optimised ones included; building it with these parameters gives
+        params: by ASCII name, the optimized ones included; building it with these parameters gives
             the same factorization again.
         factorization: C.
     """

@@ -1,7 +1,7 @@
 """The joint sensitivity s of two moments under (k, b)-min-separation.
 
 It bounds how far one user can move both at once; docs/theory/moments.md has the proofs. One user
-contributes x_i with ‖x_i‖ ≤ ζ in the rounds i of a pattern π; its neighbour contributes y_i
+contributes x_i with ‖x_i‖ ≤ ζ in the rounds i of a pattern π; its neighbor contributes y_i
 (replace-one) or nothing (zero-out). With D_i = x_i − y_i, E_i = x_i⊗x_i − y_i⊗y_i and
 G_m = C_mᵀC_m,
 
@@ -101,7 +101,7 @@ def _checked(dimension: int) -> int:
 
 @dataclass(frozen=True)
 class UserRange:
-    """The contributions of one user to one round, and those of its neighbour.
+    """The contributions of one user to one round, and those of its neighbor.
 
     Args:
         norm_bound: ζ > 0, the largest ‖x_i‖.
@@ -129,7 +129,7 @@ class UserRange:
             raise ValueError(f"d (dimension) must be at least 1; got {self.dimension}.")
         if self.adjacency not in ("zero-out", "replace-one"):
             raise ValueError(
-                "adjacency (neighbouring relation) must be 'zero-out' or 'replace-one'; "
+                "adjacency (neighboring relation) must be 'zero-out' or 'replace-one'; "
                 f"got {self.adjacency!r}."
             )
 

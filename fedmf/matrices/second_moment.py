@@ -76,7 +76,7 @@ class FullMatrix(SecondMoment):
     """x xᵀ as the d(d+1)/2 numbers x_i², √2·x_i x_j (i < j): an isometry of x⊗x.
 
     Released noise is symmetric: variance τ² on the diagonal and τ²/2 off it, as if the paper's d²
-    noises were symmetrised, at half the cost.
+    noises were symmetrized, at half the cost.
 
     >>> FullMatrix(2).unpack(FullMatrix(2).features(torch.tensor([[1.0, 2.0]])))
     tensor([[1., 2.],

@@ -119,7 +119,7 @@ def pair_bound_square(c: Vector, max_participations: int, min_separation: int) -
 
     References:
         Kalinin, McKenna, Pagh & Lampert (2026), Lemma 8, uses the same comparison for one
-        normalised family.
+        normalized family.
 
     >>> pair_bound_square(np.array([1.0, 0.5, 0.25, 0.125]), 2, 2)
     3.203125

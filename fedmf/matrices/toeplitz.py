@@ -123,7 +123,7 @@ class ScaledToeplitz(Factorization):
 
 @dataclass(frozen=True, eq=False)
 class ColumnScaled(ScaledToeplitz, kind="column-scaled"):
-    """C = base·diag(s)⁻¹; with s the column norms of the base it is column normalisation.
+    """C = base·diag(s)⁻¹; with s the column norms of the base it is column normalization.
 
     C⁻¹z = s ⊙ (base⁻¹z), so streaming costs one more multiplication per round.
 

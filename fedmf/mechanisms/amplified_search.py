@@ -41,7 +41,7 @@ def amplified_mechanism(
     """The mechanism and its noise; bands and the real parameters that are not given are searched.
 
     Bands are powers of two or the most that the sampling allows, more or fewer while the error
-    falls. Other integer parameters, and the coefficients of optimised strategies, are chosen as
+    falls. Other integer parameters, and the coefficients of optimized strategies, are chosen as
     without amplification: for one participation with cyclic Poisson and b-min-sep sampling, for the
     contract with Balls-in-Bins.
 
@@ -52,7 +52,7 @@ def amplified_mechanism(
         sampling: how users are sampled.
         epsilon: ε > 0.
         delta: δ in (0, 1).
-        objective: the error to minimise, noise included.
+        objective: the error to minimize, noise included.
 
     Raises:
         ValueError: the accountant does not cover the mechanism, or a parameter is wrong.

@@ -98,7 +98,7 @@ def banded(
     objective: Objective = RMSE,
     equal_norms: bool = False,
 ) -> Banded:
-    """Minimise the objective over p-banded C; column norms are equal or fall from block to block.
+    """Minimize the objective over p-banded C; column norms are equal or fall from block to block.
 
     For p ≤ b the columns that one user meets are orthogonal, so that sens_{k,b}(C)² is the largest
     sum of squared column norms over a pattern. With equal norms it is k (BandMF). Otherwise column
@@ -122,7 +122,7 @@ def banded(
             and n > 2048, p > b, k > 1 and n > 10240, or n·p > 2,097,152.
 
     Guarantees:
-        For p ≤ b no worse than the column-normalised optimal banded Toeplitz matrix, from which it
+        For p ≤ b no worse than the column-normalized optimal banded Toeplitz matrix, from which it
         starts.
 
     References:
@@ -164,7 +164,7 @@ def banded(
     if equal_norms or k == 1:
         block = np.zeros(n, dtype=np.int64)
         theta = np.zeros(0)
-    directions, norms = _minimised(start, queries, block, theta, objective.orders)
+    directions, norms = _minimized(start, queries, block, theta, objective.orders)
     directions = directions * np.sign(directions[:, :1])  # a column and its negative serve equally
     lengths = np.linalg.norm(directions, axis=1)
     return Banded(directions * (norms / (norms[0] * lengths))[:, None])
@@ -183,13 +183,13 @@ def counting_all_rows(workload: ToeplitzWorkload) -> ToeplitzWorkload:
 
 
 def _falling_norms(block: NDArray[np.int64]) -> Vector:
-    """The θ of `_minimised` for the column norms of the optimal diagonal matrix."""
+    """The θ of `_minimized` for the column norms of the optimal diagonal matrix."""
     blocks = np.arange(block[-1] + 1)
     squares = np.sqrt(1.0 - np.searchsorted(block, blocks) / block.size)
     return np.log(squares - np.append(squares[1:], 0.0))
 
 
-def _minimised(
+def _minimized(
     start: Array,
     queries: ToeplitzWorkload,
     block: NDArray[np.int64],
@@ -204,11 +204,11 @@ def _minimised(
         queries: A, with the weights of the objective.
         block: the block of each column, shape (n,).
         theta: θ in s_l² = Σ_{m ≥ l} exp(θ_m) to start from, shape (blocks,). Empty for norms 1.
-        orders: power means to minimise one after the other.
+        orders: power means to minimize one after the other.
     """
     import torch
 
-    from fedmf.mechanisms.optimise import log_mean, optimise
+    from fedmf.mechanisms.optimize import log_mean, optimize
 
     n, bands = start.shape
     variances = variances_of_band(queries, (n, bands))
@@ -228,7 +228,7 @@ def _minimised(
 
     x = np.concatenate([theta, start.reshape(-1)])
     for order in orders:
-        x = optimise(partial(loss, order=order), x, tolerance=_TOLERANCE)
+        x = optimize(partial(loss, order=order), x, tolerance=_TOLERANCE)
     optimum = float(loss(torch.tensor(x), orders[-1]))
     start_mean = log_mean(variances(torch.tensor(start)), queries, orders[-1])
     if optimum >= float(start_mean + np.log(max(1, theta.size))):

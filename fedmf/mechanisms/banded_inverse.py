@@ -2,7 +2,7 @@
 
 The search runs over c_1 … c_{p−1}, the first coefficients of C = LTT(1/h): they determine h, and
 the problem is better conditioned in them. First the error times the norm of the earliest columns is
-minimised. Where `earliest_is_worst` certifies that this norm is the sensitivity, that is all.
+minimized. Where `earliest_is_worst` certifies that this norm is the sensitivity, that is all.
 Otherwise c ≥ 0 and "no lag from hb on has a larger autocorrelation than the lag hb" become
 constraints, and any violation left at the end is removed by moving towards a non-increasing C.
 """
@@ -56,7 +56,7 @@ def banded_inverse(
     workload: ToeplitzWorkload | None = None,
     objective: Objective = RMSE,
 ) -> InverseToeplitz:
-    """Minimise the objective over C⁻¹ = LTT(h), h ∈ R^p, h_0 = 1, under (k, b)-min-separation.
+    """Minimize the objective over C⁻¹ = LTT(h), h ∈ R^p, h_0 = 1, under (k, b)-min-separation.
 
     Args:
         bands: p, 1 ≤ p ≤ n.
@@ -91,15 +91,15 @@ def banded_inverse(
         )
     if workload.column_weights is not None and n > LARGEST_RATED:
         raise ValueError(
-            f"n (rounds) must be at most {LARGEST_RATED} to optimise for column weights; got {n}. "
-            "Optimise without them: errors include them for every C."
+            f"n (rounds) must be at most {LARGEST_RATED} to optimize for column weights; got {n}. "
+            "Optimize without them: errors include them for every C."
         )
     if bands == 1:
         return bifr(0.5, 1, n)
 
     import torch
 
-    from fedmf.mechanisms.optimise import optimise
+    from fedmf.mechanisms.optimize import optimize
 
     goal = objective.for_toeplitz(workload)
     judge = QuickError(participation, workload, objective)
@@ -116,10 +116,10 @@ def banded_inverse(
         starts = [reference]
         if bands <= _WIDEST:
             starts.extend(_tail(exponent, bands) for exponent in _START_EXPONENTS)
-        optima = [optimise(losses[0], start, tolerance=1e-13, unit=_UNIT) for start in starts]
+        optima = [optimize(losses[0], start, tolerance=1e-13, unit=_UNIT) for start in starts]
         tail = min(optima, key=value)
     for loss in losses[1:]:
-        tail = optimise(loss, tail, tolerance=1e-13, unit=_UNIT)
+        tail = optimize(loss, tail, tolerance=1e-13, unit=_UNIT)
     if not _certified(tail, participation):
         candidates = [tail]
         if n <= _LONG:
@@ -139,7 +139,7 @@ def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
     """
     import torch
 
-    from fedmf.mechanisms.optimise import optimise, series_reciprocal
+    from fedmf.mechanisms.optimize import optimize, series_reciprocal
 
     roots = np.roots(h)
     p = h.size
@@ -156,7 +156,7 @@ def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
         return loss.of(inverse(y))
 
     start = np.append(np.log1p(-slow), reciprocal(g, p - 1)[1:])
-    y = optimise(loss_at, start, tolerance=1e-12, evaluations=500, unit=_UNIT)
+    y = optimize(loss_at, start, tolerance=1e-12, evaluations=500, unit=_UNIT)
     return reciprocal(inverse(torch.tensor(y)).numpy(), p)[1:]
 
 
@@ -185,7 +185,7 @@ def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
     """
     import torch
 
-    from fedmf.mechanisms.optimise import optimise
+    from fedmf.mechanisms.optimize import optimize
 
     weight = 10.0
     feasible = 1e-7
@@ -204,7 +204,7 @@ def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
     multipliers = torch.zeros_like(loss.violations(torch.tensor(x), pairs))
     for _ in range(most_rounds):
         objective = partial(lagrangian, multipliers=multipliers, weight=weight)
-        x = optimise(objective, x, tolerance=1e-12, evaluations=300, unit=_UNIT)
+        x = optimize(objective, x, tolerance=1e-12, evaluations=300, unit=_UNIT)
         values = loss.violations(torch.tensor(x), pairs)
         multipliers = torch.relu(multipliers + weight * values)
         violation = float(values.max())
@@ -243,7 +243,7 @@ class _Loss:
 
     def series(self, tail: Any) -> tuple[Any, Any]:
         """h, and c to the horizon, with those of the last tail in a cache."""
-        from fedmf.mechanisms.optimise import series_reciprocal
+        from fedmf.mechanisms.optimize import series_reciprocal
 
         if self._last_tail is not tail:
             h = _head_inverse(tail)
@@ -261,7 +261,7 @@ class _Loss:
         """The loss of C⁻¹ = LTT(h), and of C = LTT(c) where that is known."""
         import torch
 
-        from fedmf.mechanisms.optimise import (
+        from fedmf.mechanisms.optimize import (
             log_earliest,
             log_earliest_exponentials,
             log_error,
@@ -306,7 +306,7 @@ def _head_inverse(tail: Any) -> Any:
     """The coefficients h of C⁻¹ for c = (1, tail), differentiable."""
     import torch
 
-    from fedmf.mechanisms.optimise import series_reciprocal
+    from fedmf.mechanisms.optimize import series_reciprocal
 
     c = torch.cat([torch.ones(1, dtype=torch.float64), tail])
     return series_reciprocal(c, c.numel())
@@ -350,7 +350,7 @@ def _certified_blend(
 ) -> Vector:
     """Roughly the first certified point on the way from `constrained` to `reference`.
 
-    The point itself is certified, and its c ≥ 0, so that the sensitivity is exact with normalised
+    The point itself is certified, and its c ≥ 0, so that the sensitivity is exact with normalized
     columns as well.
     """
 

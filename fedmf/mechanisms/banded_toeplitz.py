@@ -1,4 +1,4 @@
-"""The optimal p-banded Toeplitz strategy matrix: plain, with normalised columns, or tapered.
+"""The optimal p-banded Toeplitz strategy matrix: plain, with normalized columns, or tapered.
 
 The loss is log(‖S c‖²·Σ_t S_t w_t²) with w = a/c as power series and S_t = Σ_{i ≥ t} r_i². S c, the
 sum of the columns of the earliest pattern, has the sensitivity as its norm for p ≤ b and for
@@ -43,7 +43,7 @@ _START_EXPONENTS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 # close to its limit, relative to its largest term.
 _SHORT = 4096
 _SETTLED = 1e-12
-# Beyond p = b the optimiser takes longer; wider bands than this are never searched.
+# Beyond p = b the optimizer takes longer; wider bands than this are never searched.
 _WIDEST_OPTIMIZED = 256
 
 
@@ -74,7 +74,7 @@ class ToeplitzLoss:
         """The loss of a tensor c, shape (p,)."""
         import torch
 
-        from fedmf.mechanisms.optimise import (
+        from fedmf.mechanisms.optimize import (
             log_earliest,
             log_error,
             series_product,
@@ -111,7 +111,7 @@ def banded_toeplitz(
     objective: Objective = RMSE,
     start: Vector | None = None,
 ) -> Toeplitz:
-    """Minimise the objective over C = LTT(c), c ∈ R^p, c_0 = 1.
+    """Minimize the objective over C = LTT(c), c ∈ R^p, c_0 = 1.
 
     For p ≤ b all c compete, and columns are orthogonal. For p > b only non-negative
     non-increasing c do, for which the sensitivity in the loss is exact. The time hardly depends on
@@ -161,11 +161,11 @@ def banded_toeplitz(
         return Toeplitz(starts[0], n)
     c = _best(starts, ToeplitzLoss(bands, participation, queries, goal.orders[0]), n)
     for order in goal.orders:
-        c = _minimised(c, ToeplitzLoss(bands, participation, queries, order), overlapping)
+        c = _minimized(c, ToeplitzLoss(bands, participation, queries, order), overlapping)
     if rated and not overlapping and n <= LARGEST_RATED:
         queries = objective.queries(workload)
         for order in objective.orders:
-            c = _minimised(c, ToeplitzLoss(bands, participation, queries, order), False)
+            c = _minimized(c, ToeplitzLoss(bands, participation, queries, order), False)
     return Toeplitz(c, n)
 
 
@@ -182,7 +182,7 @@ def _best(starts: list[Vector], loss: ToeplitzLoss, rounds: int) -> Vector:
     return starts[int(np.argmin(values))]
 
 
-def _minimised(c: Vector, loss: ToeplitzLoss, overlapping: bool) -> Vector:
+def _minimized(c: Vector, loss: ToeplitzLoss, overlapping: bool) -> Vector:
     """The best c with the shape of the start.
 
     The coordinates are c_1 … c_{p−1}, or, for overlapping columns, the steps δ ≥ 0 of the
@@ -190,17 +190,17 @@ def _minimised(c: Vector, loss: ToeplitzLoss, overlapping: bool) -> Vector:
     """
     import torch
 
-    from fedmf.mechanisms.optimise import optimise
+    from fedmf.mechanisms.optimize import optimize
 
     one = torch.ones(1, dtype=torch.float64)
     while True:
         if overlapping:
             start = np.append(c[:-1] - c[1:], c[-1])
-            steps = optimise(lambda x: loss(x.flip(0).cumsum(0).flip(0)), start, lowest=0.0)
+            steps = optimize(lambda x: loss(x.flip(0).cumsum(0).flip(0)), start, lowest=0.0)
             c = np.cumsum(steps[::-1])[::-1]
             c = c / c[0]
         else:
-            c = np.append(1.0, optimise(lambda tail: loss(torch.cat([one, tail])), c[1:]))
+            c = np.append(1.0, optimize(lambda tail: loss(torch.cat([one, tail])), c[1:]))
         if loss.settles(c):
             return c
 
@@ -211,10 +211,10 @@ def normalized_banded_toeplitz(
     workload: ToeplitzWorkload | None = None,
     objective: Objective = RMSE,
 ) -> Factorization:
-    """Minimise the objective over LTT(c)·D⁻¹ with D the column norms.
+    """Minimize the objective over LTT(c)·D⁻¹ with D the column norms.
 
-    Normalising the optimum of `banded_toeplitz` is near the best for large n/p and up to 0.5 % off
-    where the last p columns matter. The joint optimisation starts there. It is done for p ≤ b and n
+    Normalizing the optimum of `banded_toeplitz` is near the best for large n/p and up to 0.5 % off
+    where the last p columns matter. The joint optimization starts there. It is done for p ≤ b and n
     ≤ 4096; otherwise the start is returned.
 
     Args:
@@ -227,7 +227,7 @@ def normalized_banded_toeplitz(
         ValueError: p is out of range.
 
     Guarantees:
-        For p ≤ b never worse than the normalised optimum of `banded_toeplitz`.
+        For p ≤ b never worse than the normalized optimum of `banded_toeplitz`.
 
     References:
         McKenna (2024), Appendix K.
@@ -246,7 +246,7 @@ def normalized_banded_toeplitz(
 
     import torch
 
-    from fedmf.mechanisms.optimise import log_error, optimise, padded, series_reciprocal
+    from fedmf.mechanisms.optimize import log_error, optimize, padded, series_reciprocal
 
     def loss(tail: Any, order: float) -> Any:
         c = torch.cat([torch.ones(1, dtype=torch.float64), tail])
@@ -255,7 +255,7 @@ def normalized_banded_toeplitz(
 
     tail = start.coefficients[1:]
     for order in objective.orders:
-        tail = optimise(partial(loss, order=order), tail)
+        tail = optimize(partial(loss, order=order), tail)
     return normalized(Toeplitz(np.append(1.0, tail), n))
 
 
@@ -263,7 +263,7 @@ def tapered(C: Toeplitz, lower: int, upper: int) -> Toeplitz:
     """C with c_i·(b̂ − i)/(b̂ − b₀) for b₀ ≤ i < b̂ and 0 from b̂ on, for unknown separations.
 
     Args:
-        C: optimised for the upper separation.
+        C: optimized for the upper separation.
         lower: b₀, the smallest separation expected, 0 ≤ b₀ < b̂.
         upper: b̂, the largest.
 

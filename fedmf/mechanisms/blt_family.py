@@ -49,7 +49,7 @@ class _BufferedLoss:
     ) -> None:
         import torch
 
-        from fedmf.mechanisms.optimise import summation
+        from fedmf.mechanisms.optimize import summation
 
         self.participation = participation
         self._queries = queries
@@ -71,7 +71,7 @@ class _BufferedLoss:
     def __call__(self, parameters: Any) -> Any:
         import torch
 
-        from fedmf.mechanisms.optimise import (
+        from fedmf.mechanisms.optimize import (
             log_earliest_exponentials,
             log_error,
             series_reciprocal,
@@ -132,7 +132,7 @@ def blt(
     workload: ToeplitzWorkload | None = None,
     objective: Objective = RMSE,
 ) -> BufferedToeplitz:
-    """Minimise the error over θ and ω with the exact sensitivity under (k, b), from several starts.
+    """Minimize the error over θ and ω with the exact sensitivity under (k, b), from several starts.
 
     m buffers start from geometric grids of decays and from the best m − 1 buffers with one more
     added in several places, since there are local minima.
@@ -249,14 +249,14 @@ def _extended(
 
 def _descended(losses: list[_BufferedLoss], start: Vector) -> Vector:
     """The local minimum of the last loss that is reached from a start by one loss after another."""
-    from fedmf.mechanisms.optimise import optimise
+    from fedmf.mechanisms.optimize import optimize
 
     m = start.size // 2
     slowest = np.log(_SLOWEST * losses[0].participation.rounds)
     low = np.repeat([-5.0, -25.0], m)
     high = np.repeat([slowest, 8.0], m)
     for loss in losses:
-        start = optimise(loss, start, low, high, tolerance=_TOLERANCE, evaluations=500)
+        start = optimize(loss, start, low, high, tolerance=_TOLERANCE, evaluations=500)
     return start
 
 

@@ -21,7 +21,7 @@ _GIVEN = "given"
 
 @dataclass(frozen=True)
 class NamedMechanism:
-    """A mechanism by name, with fixed parameters; all other parameters are optimised.
+    """A mechanism by name, with fixed parameters; all other parameters are optimized.
 
     Args:
         kind: one of `names()`.
@@ -61,8 +61,8 @@ class NamedMechanism:
     def effort(self) -> int:
         """The relative time of `build`.
 
-        0 for a formula, 1 for a search of its parameters, 2 for an optimiser of a few coefficients,
-        3 for an optimiser of all entries of C.
+        0 for a formula, 1 for a search of its parameters, 2 for an optimizer of a few coefficients,
+        3 for an optimizer of all entries of C.
         """
         family = variant_of(self.kind).family
         if family.entrywise:

@@ -51,7 +51,7 @@ def dense(
     workload: ToeplitzWorkload | None = None,
     objective: Objective = RMSE,
 ) -> Dense:
-    """Minimise the objective over all C.
+    """Minimize the objective over all C.
 
     The error depends on X = CᵀC alone, as tr(AᵀA X⁻¹), and the constraint max_π Σ_{i,j∈π} |X_ij| ≤
     1 is convex in X. For k = 1 it is X_ii ≤ 1 and a fixed point gives the optimum (for the dual
@@ -113,9 +113,9 @@ def dense(
 
 
 def single_participation_gram(square: Array, start: Vector) -> Array:
-    """The X with X_ii = 1 that minimises tr(W X⁻¹), for W = AᵀA.
+    """The X with X_ii = 1 that minimizes tr(W X⁻¹), for W = AᵀA.
 
-    With multipliers v of X_ii ≤ 1 and R = (V^{½} W V^{½})^{½}, the minimiser of the Lagrangian is
+    With multipliers v of X_ii ≤ 1 and R = (V^{½} W V^{½})^{½}, the minimizer of the Lagrangian is
     X = V^{−½} R V^{−½} and the dual value is 2·tr R − Σv. At the optimum v = diag R =: r. The
     fixed-point iteration v ← r converges linearly; v ← r³/v² takes a third of its steps. It ends
     when the value of X rescaled to a unit diagonal is within 1e-9 (relative) of the dual one, or
@@ -162,7 +162,7 @@ def _worst_weights(queries: Array) -> tuple[Vector, Vector]:
     """The weights π and v of the largest nuclear norm, as softmax of any numbers."""
     import torch
 
-    from fedmf.mechanisms.optimise import optimise
+    from fedmf.mechanisms.optimize import optimize
 
     A = torch.tensor(queries)
 
@@ -175,7 +175,7 @@ def _worst_weights(queries: Array) -> tuple[Vector, Vector]:
         smallest = float(values.detach()[-1]) * 1e-30
         return -2.0 * torch.log(torch.sqrt(values.clamp(min=smallest)).sum())
 
-    pi, v = np.split(optimise(loss, np.zeros(2 * len(queries)), evaluations=300), 2)
+    pi, v = np.split(optimize(loss, np.zeros(2 * len(queries)), evaluations=300), 2)
     return _softmax(pi), _softmax(v)
 
 
@@ -192,7 +192,7 @@ def refined(
 ) -> Array:
     """A lower-triangular C near the start with a smaller error: a local optimum.
 
-    Minimises log ‖A C⁻¹‖_F² + log (Σ_π q_π^β)^{1/β} with q_π = Σ_{i,j∈π} sqrt(X_ij² + e²), which is
+    Minimizes log ‖A C⁻¹‖_F² + log (Σ_π q_π^β)^{1/β} with q_π = Σ_{i,j∈π} sqrt(X_ij² + e²), which is
     above the logarithm of the squared error and falls to it as β → ∞ and e → 0.
 
     Args:
@@ -206,7 +206,7 @@ def refined(
     """
     import torch
 
-    from fedmf.mechanisms.optimise import log_mean, optimise
+    from fedmf.mechanisms.optimize import log_mean, optimize
 
     n = participation.rounds
     k = participation.max_participations
@@ -233,7 +233,7 @@ def refined(
         if objective.kind == "max":
             order = max_order
         stage = partial(loss, beta=beta, smoothing=smoothing, order=order)
-        x = optimise(stage, x, evaluations=evaluations, tolerance=1e-12)
+        x = optimize(stage, x, evaluations=evaluations, tolerance=1e-12)
     matrix = np.zeros((n, n))
     matrix[lower] = x
     return matrix * np.sign(np.diagonal(matrix))[:, None]
@@ -269,7 +269,7 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
     if objective.kind == "max":
         import torch
 
-        from fedmf.mechanisms.optimise import optimise, series_product
+        from fedmf.mechanisms.optimize import optimize, series_product
 
         n = queries.rounds
         counted = torch.ones(n, dtype=torch.float64)
@@ -284,7 +284,7 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
             sums = series_product(squares, (torch.softmax(x, 0) * counted).flip(0), n).flip(0)
             return -2.0 * torch.log((scale * torch.sqrt(sums.clamp(min=1e-300))).sum())
 
-        pi = _softmax(optimise(loss, np.zeros(queries.rounds), evaluations=1500))
+        pi = _softmax(optimize(loss, np.zeros(queries.rounds), evaluations=1500))
         queries = weighted(queries, rows=np.sqrt(pi))
     return workload_diagonal(queries)
 
@@ -293,7 +293,7 @@ _dense = disk_cached(dense, version=6)
 
 
 def _of_equal_norms(request: DesignRequest, values: Values) -> Factorization:
-    """The better of normalised `dense` and the optimal b-banded C of equal column norms."""
+    """The better of normalized `dense` and the optimal b-banded C of equal column norms."""
     candidates = [normalized(_dense(*request.target))]
     if request.participation.max_participations > 1:
         b_banded = cached_banded(request.separation, *request.target, True)

@@ -78,21 +78,21 @@ def design(
         delta: δ of the budget.
         adjacency: "zero-out" or "replace-one".
         bands: p, for mechanisms that have bands.
-        params: parameters by symbol; parameters that are not given are optimised.
+        params: parameters by symbol; parameters that are not given are optimized.
         workload: see `parse_workload`: "prefix", "momentum:β", "prefix*linear", …
         memory_vectors: largest number of d-vectors stored between rounds. A mechanism that needs
             more gets fewer bands or buffers if it has any, and is otherwise left out.
         progress: called with each name before its row is computed, or afterwards if another process
             computes it.
         sampling: how users are sampled: "none", "cyclic-poisson", "balls-in-bins" or "b-min-sep".
-            The last three need a budget; bands and real parameters are optimised for the amplified
+            The last three need a budget; bands and real parameters are optimized for the amplified
             error, and a row takes seconds to minutes.
         arrived: called with each row as soon as it is computed: closed forms, then searches, then
-            optimisers.
-        processes: the largest number of processes that compute rows of optimisers (of searches too
+            optimizers.
+        processes: the largest number of processes that compute rows of optimizers (of searches too
             at long horizons). Each is a new interpreter, so that a script needs its ``if __name__
             == "__main__"``; None for one per core.
-        objective: the error that parameters and coefficients minimise and rows are sorted by:
+        objective: the error that parameters and coefficients minimize and rows are sorted by:
             "rmse", "max", "last" or "weights:w1,w2,…" (`Objective`).
         noise_multiplier: S > 0 in place of ε: the standard deviation of z per unit clip norm, as
             deployments state it. Each row then has the ε that this noise gives at δ.
@@ -204,7 +204,7 @@ def _check_sampling(sampling: str, epsilon: float | None, memory_vectors: int | 
 def recommended(rows: Sequence[Row]) -> Row:
     """The row with the fastest noise among those of nearly the smallest error.
 
-    Mechanisms that optimise every entry of C do not count, unless there are no others: they show
+    Mechanisms that optimize every entry of C do not count, unless there are no others: they show
     what is possible for this contract alone. Of the others, those within 5 % of their smallest
     error are compared, and of equally fast ones the one with the smallest error is taken.
     """
@@ -229,7 +229,7 @@ def _compared(
 
     `optimal-diagonal` is one where users may join every round: correlation gains nothing there.
     Of all mechanisms, those that depend on learning rates are compared only where there are any,
-    and normalised variants only where a row does not take minutes.
+    and normalized variants only where a row does not take minutes.
     """
     names = names_to_compare(queries.rounds)
     if participation.min_separation == 1 and sampling == "none":

@@ -1,4 +1,4 @@
-"""A cache of optimised factorizations and searched parameters, in the process and on disk.
+"""A cache of optimized factorizations and searched parameters, in the process and on disk.
 
 The name of an entry on disk is a hash of the function, its version and its arguments. One that does
 not describe a factorization of the right horizon is computed again and replaced. Privacy does not

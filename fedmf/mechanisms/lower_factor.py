@@ -1,4 +1,4 @@
-"""The strategy matrix of a Gram matrix, for designs that are optimised as Gram matrices."""
+"""The strategy matrix of a Gram matrix, for designs that are optimized as Gram matrices."""
 
 from __future__ import annotations
 

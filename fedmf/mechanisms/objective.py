@@ -1,6 +1,6 @@
 """The error of a matrix mechanism.
 
-`Objective` names the error that designs minimise, `errors` computes it for a given C and
+`Objective` names the error that designs minimize, `errors` computes it for a given C and
 sensitivity, and `QuickError` computes it fast in a search.
 """
 
@@ -39,7 +39,7 @@ _LEAST_COUNTED: Final = 1e-8
 
 @dataclass(frozen=True)
 class Objective:
-    """The error that parameters and coefficients minimise, times the sensitivity.
+    """The error that parameters and coefficients minimize, times the sensitivity.
 
     With v_t = ‖(A C⁻¹)_{t,:}‖² the squared error is the mean of v ("rmse"), its largest entry
     ("max"), its last ("last"), or Σ_t w_t v_t/Σ_t w_t ("weights").
@@ -109,7 +109,7 @@ class Objective:
 
     @property
     def orders(self) -> tuple[float, ...]:
-        """Power means to minimise in turn: the plain mean, or nine that tend to the largest."""
+        """Power means to minimize in turn: the plain mean, or nine that tend to the largest."""
         if self.kind == "max":
             return _ORDERS
         return (1.0,)

@@ -192,7 +192,7 @@ def _scaled_query_variances(a: Vector, h: Vector, s: Vector) -> Vector:
     if s.size > _LARGEST_GENERAL:
         raise ValueError(
             f"n (rounds) must be at most {_LARGEST_GENERAL} for scaled columns and this workload;"
-            f" got {s.size}. Use prefix sums, or columns that are not normalised."
+            f" got {s.size}. Use prefix sums, or columns that are not normalized."
         )
     return _general(a, h, s)
 

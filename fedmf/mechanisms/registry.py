@@ -35,7 +35,7 @@ from fedmf.participation import LARGEST_HORIZON, Participation
 
 #: Parameters by symbol: an int where the parameter is an integer, else a float.
 Values = Mapping[str, Any]
-#: The arguments of an optimiser besides its parameters: contract, A, objective.
+#: The arguments of an optimizer besides its parameters: contract, A, objective.
 Target = tuple[Participation, ToeplitzWorkload | None, Objective]
 #: The error with a value in the place of the parameter that is chosen.
 Error = Callable[[float], float]
@@ -46,14 +46,14 @@ Built = tuple[dict[str, float | int], Factorization]
 _SEARCH: Final = 5
 # Points of the grid on which the search of a real parameter begins.
 _GRID: Final = 7
-# The largest n for normalised columns, where one error takes seconds, and in a comparison.
+# The largest n for normalized columns, where one error takes seconds, and in a comparison.
 _LARGEST_NORMALIZED = 1_000_000
 _LARGEST_NORMALIZED_COMPARED = 16_384
-# The largest n at which bands and another parameter of a normalised variant are searched together.
+# The largest n at which bands and another parameter of a normalized variant are searched together.
 _LARGEST_NORMALIZED_SEARCH: Final = 4096
 _NORMALIZED: Final = "normalized-"
 # Modules without mechanisms that bring torch or much of SciPy.
-_LOADED_WHEN_NEEDED: Final = ("optimise", "amplified_noise", "amplified_search")
+_LOADED_WHEN_NEEDED: Final = ("optimize", "amplified_noise", "amplified_search")
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class DesignRequest:
     Args:
         participation: (n, k, b).
         workload: A of n rounds.
-        objective: the error to minimise.
+        objective: the error to minimize.
         tolerance: the accuracy of searched real parameters, as a fraction of their interval.
     """
 
@@ -171,7 +171,7 @@ class DesignRequest:
 
     @property
     def rated_target(self) -> Target:
-        """`target` for Toeplitz optimisers, which include learning rates up to n = 4096 only."""
+        """`target` for Toeplitz optimizers, which include learning rates up to n = 4096 only."""
         if self.workload.column_weights is not None and self.rounds > LARGEST_RATED:
             return replace(self, workload=replace(self.workload, column_weights=None)).target
         return self.target
@@ -329,11 +329,11 @@ class MechanismFamily:
         max_rounds: the largest n it is built for by name.
         max_rounds_compared: the largest n at which a comparison of all mechanisms includes it; 0
             for never.
-        make_normalized: C with normalised columns, if it is more than `make` with its columns
-            normalised.
-        optimized: whether an optimiser or a matrix of n² entries makes it, rather than a formula.
-        entrywise: whether the optimiser moves every entry of C, which takes longest.
-        compares_normalized: whether a comparison includes the variant with normalised columns.
+        make_normalized: C with normalized columns, if it is more than `make` with its columns
+            normalized.
+        optimized: whether an optimizer or a matrix of n² entries makes it, rather than a formula.
+        entrywise: whether the optimizer moves every entry of C, which takes longest.
+        compares_normalized: whether a comparison includes the variant with normalized columns.
         aliases: names in the literature and in other libraries. They are accepted wherever the
             family's own name is, and never written.
     """
@@ -353,7 +353,7 @@ class MechanismFamily:
 
     @property
     def plain_variant(self) -> MechanismVariant:
-        """C without normalised columns."""
+        """C without normalized columns."""
         return MechanismVariant(self, False)
 
     def parameter(self, symbol: str, name: str, value: object) -> Parameter:
@@ -382,7 +382,7 @@ class MechanismFamily:
 
 @dataclass(frozen=True, eq=False)
 class MechanismVariant:
-    """A family with plain or with normalised columns. Every name stands for one of these."""
+    """A family with plain or with normalized columns. Every name stands for one of these."""
 
     family: MechanismFamily
     normalized: bool
@@ -411,7 +411,7 @@ class MechanismVariant:
         return min(self.family.max_rounds_compared, _LARGEST_NORMALIZED_COMPARED)
 
     def with_columns(self, C: Factorization) -> Factorization:
-        """C, with its columns normalised in a normalised variant."""
+        """C, with its columns normalized in a normalized variant."""
         if self.normalized:
             return normalized(C)
         return C
@@ -477,7 +477,7 @@ class MechanismVariant:
     ) -> Values:
         """The given parameters with the missing ones, chosen for the least error.
 
-        Beyond n = 4096, where an error with normalised columns takes long, bands are chosen for
+        Beyond n = 4096, where an error with normalized columns takes long, bands are chosen for
         plain columns if other parameters follow.
         """
         long = self.normalized and request.rounds > _LARGEST_NORMALIZED_SEARCH
@@ -543,7 +543,7 @@ def register(*families: MechanismFamily) -> None:
 
 
 def families() -> list[MechanismFamily]:
-    """Every mechanism, formulas before optimisers.
+    """Every mechanism, formulas before optimizers.
 
     >>> [family.name for family in families()][:3]
     ['identity', 'square-root', 'bsr']
@@ -563,7 +563,7 @@ def _load() -> None:
 
 @cache
 def _variants() -> dict[str, MechanismVariant]:
-    """Every variant by name, the normalised ones last."""
+    """Every variant by name, the normalized ones last."""
     variants: dict[str, MechanismVariant] = {}
     for normalized_columns in (False, True):
         for family in families():
@@ -573,7 +573,7 @@ def _variants() -> dict[str, MechanismVariant]:
 
 
 def names() -> list[str]:
-    """All mechanism names, the column-normalised variants last.
+    """All mechanism names, the column-normalized variants last.
 
     >>> names()[:3], names()[-1].startswith("normalized-")
     (['identity', 'square-root', 'bsr'], True)
@@ -681,7 +681,7 @@ def build(
     params: Mapping[str, float | int] | None = None,
     objective: Objective = RMSE,
 ) -> BuiltMechanism:
-    """The mechanism of this name; parameters not given minimise its error (sensitivity included).
+    """The mechanism of this name; parameters not given minimize its error (sensitivity included).
 
     Args:
         name: one of `names()`.
@@ -689,7 +689,7 @@ def build(
         workload: A of n rounds; prefix sums by default.
         bands: p, where the mechanism takes it; may also be given in params.
         params: by symbol, those that the mechanism takes.
-        objective: the error to minimise.
+        objective: the error to minimize.
 
     Raises:
         ValueError: an unknown name, a parameter the mechanism does not take, a value out of range,

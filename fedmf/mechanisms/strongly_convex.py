@@ -170,7 +170,7 @@ def strongly_convex_bound(
 
 @dataclass(frozen=True, eq=False)
 class _Program:
-    """The convex program over multipliers: minimise Σ_i w_i S_i ψ_i for a spectrum S.
+    """The convex program over multipliers: minimize Σ_i w_i S_i ψ_i for a spectrum S.
 
     λ_k = e^{x_0}·x_k with x_k ≥ 0, and λ_0 = e^{x_0}(1 + Σ x_k), at most 1e9 times what any bound
     needs. Λ and the denominator of ψ are linear maps of λ.
@@ -208,11 +208,11 @@ class _Program:
             values[1:] *= 0.1
         return values * 2.0 / (self.denominator @ values).min()
 
-    def minimised(self, spectrum: Vector, start: Vector) -> Vector:
+    def minimized(self, spectrum: Vector, start: Vector) -> Vector:
         """The best λ for a spectrum, shape (2K + 1,)."""
         import torch
 
-        from fedmf.mechanisms.optimise import optimise
+        from fedmf.mechanisms.optimize import optimize
 
         weights = torch.tensor(self.weights * spectrum)
         denominator = torch.tensor(self.denominator)
@@ -232,7 +232,7 @@ class _Program:
         shifts = start.size - 1
         largest = _LARGEST_SCALE / self.denominator[:, 0].min()
         scale = max(start[0] - start[1:].sum(), 1e-9 * start[0])
-        x = optimise(
+        x = optimize(
             loss,
             np.append(np.log(scale), start[1:] / scale),
             np.append(-np.inf, np.zeros(shifts)),
@@ -250,7 +250,7 @@ def _best_for(
     omega, _ = graded_quadrature(min(contraction[0], 2.0 - contraction[1]))
     powers = np.exp(1j * np.outer(omega, np.arange(coefficients.size)))
     spectrum = np.abs(powers @ coefficients) ** 2 + gradient_noise
-    values = program.minimised(spectrum, program.start())
+    values = program.minimized(spectrum, program.start())
     return Multipliers(contraction, tuple(values.tolist()))
 
 
@@ -266,7 +266,7 @@ def _alternate(contraction: tuple[float, float], lags: int, gradient_noise: floa
         if bound > previous * (1.0 - 1e-9):
             break
         previous = bound
-        values = program.minimised(mean / np.sqrt(psi) + gradient_noise, values)
+        values = program.minimized(mean / np.sqrt(psi) + gradient_noise, values)
     return Multipliers(contraction, tuple(values.tolist()))
 
 

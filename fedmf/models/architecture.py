@@ -42,7 +42,7 @@ class Architecture(Value, ABC):
     def build(
         self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0, seed: int = 0
     ) -> nn.Module:
-        """Return the module, freshly initialised; no global random generator moves.
+        """Return the module, freshly initialized; no global random generator moves.
 
         Args:
             shape: shape of one example.
@@ -68,7 +68,7 @@ class Architecture(Value, ABC):
             raise ValueError(
                 f"model {self.kind} needs examples of shape (positions,); got {tuple(shape)}."
             )
-        with initialised_from(seed):
+        with initialized_from(seed):
             return self.module(shape, outputs, vocabulary)
 
     @abstractmethod
@@ -77,8 +77,8 @@ class Architecture(Value, ABC):
 
 
 @contextmanager
-def initialised_from(seed: int) -> Iterator[None]:
-    """Initialise the layers that are created inside from a public seed.
+def initialized_from(seed: int) -> Iterator[None]:
+    """Initialize the layers that are created inside from a public seed.
 
     No global generator moves.
     """

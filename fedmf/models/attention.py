@@ -108,7 +108,7 @@ class Transformer(Architecture):
             ("positions", Sinusoids()),
         ]
         for i in range(self.layers):
-            attention = _initialised(SelfAttention(self.width, self.heads))
+            attention = _initialized(SelfAttention(self.width, self.heads))
             layers.append((f"attention{i}", self._block(attention)))
             units = self.feed_forward
             forward = nn.Sequential(
@@ -125,8 +125,8 @@ class Transformer(Architecture):
         return Residual(nn.Sequential(OrderedDict(norm=nn.LayerNorm(self.width), part=part)))
 
 
-def _initialised(attention: SelfAttention) -> SelfAttention:
-    """Initialise a layer like torch's own multi-head attention."""
+def _initialized(attention: SelfAttention) -> SelfAttention:
+    """Initialize a layer like torch's own multi-head attention."""
     nn.init.xavier_uniform_(attention.inputs.weight)
     nn.init.zeros_(attention.inputs.bias)
     nn.init.zeros_(attention.output.bias)

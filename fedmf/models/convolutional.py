@@ -50,7 +50,7 @@ class ResNet18(Architecture):
     def _convolution(
         self, channels: int, width: int, side: int, stride: int
     ) -> tuple[nn.Module, nn.Module]:
-        """Return a convolution and the normalisation of its outputs."""
+        """Return a convolution and the normalization of its outputs."""
         convolution = nn.Conv2d(channels, width, side, stride, padding=side // 2, bias=False)
         return convolution, nn.GroupNorm(32, width)
 

@@ -61,7 +61,7 @@ class FlatModel:
                 )
             if not bool(torch.isfinite(parameter).all()):
                 raise ValueError(
-                    f"model parameters must be finite; got NaN or infinity in {name!r}. Initialise"
+                    f"model parameters must be finite; got NaN or infinity in {name!r}. Initialize"
                     " it again."
                 )
         if self.dimension == 0:

@@ -64,10 +64,10 @@ class GaussianEstimate:
         Raises:
             ValueError: Σ̂ is not positive definite.
         """
-        centred = torch.linalg.solve_triangular(
+        centered = torch.linalg.solve_triangular(
             self._cholesky(), (x - self.mean)[..., None], upper=False
         )
-        return (centred[..., 0] ** 2).sum(-1)
+        return (centered[..., 0] ** 2).sum(-1)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> torch.Tensor:
         """Synthetic rows, shape (count, d): post-processing, so as private as the release.
@@ -119,13 +119,13 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
         values = raw.covariance
         vectors = None
         dimension = d - 1
-    centre = values.mean(axis=-1, keepdims=True)
-    spread = np.sum((values - centre) ** 2, axis=-1)
+    center = values.mean(axis=-1, keepdims=True)
+    spread = np.sum((values - center) ** 2, axis=-1)
     trace_variance = raw.trace_variance()
     share = max(dimension - 2, 0) / max(dimension, 1)
     noise = share * np.maximum(raw.error_square() - trace_variance / d, 0.0)
     rho = noise / np.maximum(np.maximum(spread, noise), np.finfo(np.float64).tiny)
-    shrunk = (1 - rho)[..., None] * values + rho[..., None] * centre
+    shrunk = (1 - rho)[..., None] * values + rho[..., None] * center
     error = np.sqrt(trace_variance / d * ((1 - rho) ** 2 * (1 - 1 / d) + 1 / d))[..., None]
     lifted = error * _lifted(shrunk / error)
     traces = lifted.sum(axis=-1, keepdims=True)

@@ -171,7 +171,7 @@ class MomentMechanism:
         users: ζ, dimension class, adjacency.
         noise_multiplier: σ; the pair of releases is σ-Gaussian: as private as N(0, σ²) on
             sensitivity 1.
-        sensitivity: s, or of the first moment where only it is released; exact or a labelled bound.
+        sensitivity: s, or of the first moment where only it is released; exact or a labeled bound.
         weight: λ of JME, the share α of IME, τ of CS; None for post-processing.
         debiased: whether squares of private rows lose their known bias.
         rounding: the units of the sums, and the cost of integers; no units for real numbers.

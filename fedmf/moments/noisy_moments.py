@@ -180,8 +180,8 @@ class NoisyMoments:
         variances[..., index, index] = on_diagonal
         return variances
 
-    def _within(self, centre: Array, half: Array, least: float, most: float) -> Interval:
-        return np.clip(centre - half, least, most), np.clip(centre + half, least, most)
+    def _within(self, center: Array, half: Array, least: float, most: float) -> Interval:
+        return np.clip(center - half, least, most), np.clip(center + half, least, most)
 
 
 def _diagonal(matrices: Array) -> Array:

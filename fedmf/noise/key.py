@@ -175,7 +175,7 @@ class NoiseKey:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that identify the key and are safe to print.
 
-        They are the beginning of a labelled SHA-256.
+        They are the beginning of a labeled SHA-256.
         """
         return self._fingerprint
 

@@ -2,7 +2,7 @@
 
 A sum of vectors of norm at most 1 is held in units of 2⁻ᴮ. Its rows of noise keep D·k = C·X − B·e
 with |e| ≤ ½ + η for all d entries of n rows, unless a normal variable is farther than c standard
-deviations from 0, which has probability p. Two neighbouring worlds then need innovations that
+deviations from 0, which has probability p. Two neighboring worlds then need innovations that
 differ by ‖Dκ‖ ≤ s + W in place of the s = ‖CΔ‖ of real numbers (docs/theory/noise.md):
 
     W = ‖B‖₂·√(dn)·(1 + 2η)·2⁻ᴮ,    μ = (s + W)/τ,    δ grows by (1 + e^ε)·p.

@@ -241,7 +241,7 @@ def energy_weight(
     users: UserRange,
     relative_error: float,
 ) -> float:
-    """The λ that minimises (noise of the first moment)·(1 + relative variance of v).
+    """The λ that minimizes (noise of the first moment)·(1 + relative variance of v).
 
     Under zero-out, with ν = λζ² sens(C₂)²/sens(C₁)², the first moment's variance grows by 1 + ν and
     the relative variance of v is ρ²(1 + ν)/ν; their product (1 + ν)(1 + ρ²(1 + ν)/ν) is least at ν

@@ -356,7 +356,7 @@ def _reject_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Collection[st
         if len(wrong) > 3:
             some += f", … ({len(wrong)} in all)"
         raise ConfigError(
-            f"arrays {some} hold statistics of a normalisation layer, which mix users' examples and"
+            f"arrays {some} hold statistics of a normalization layer, which mix users' examples and"
             " are not gradients: use GroupNorm or LayerNorm, or name them in frozen."
         )
 

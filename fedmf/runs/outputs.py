@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from fedmf.figures import COLOURS, LARGE, new_figure, save_figure, style
+from fedmf.figures import COLORS, LARGE, new_figure, save_figure, style
 from fedmf.ledger.durable_files import write_durably
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def draw_learning_curve(
         return False
     rounds = sorted(rows)
     panels = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
-    for axes, colour, (label, values) in zip(panels, cycle(COLOURS), curves.items(), strict=False):
-        axes.plot(rounds, values, color=colour)
+    for axes, color, (label, values) in zip(panels, cycle(COLORS), curves.items(), strict=False):
+        axes.plot(rounds, values, color=color)
         style(axes)
         axes.set_title(label, loc="left", size=LARGE)
         if label != _SPENT and math.isfinite(values[0]):

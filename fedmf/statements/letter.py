@@ -28,7 +28,7 @@ _PLAIN_NAMES: Final = {
     "labels": "the names of the answers",
     "shape of an example": "the form of an entry",
     "structure of an example": "the form of an entry",
-    "normalisation": "how numbers were scaled",
+    "normalization": "how numbers were scaled",
     "vocabulary": "the list of words",
     "partition": "how entries were assigned to people",
     "test part": "the separate data on which the model was tested",
@@ -44,12 +44,12 @@ _AVAILABLE: Final = "available cohorts"
 _NAMED: Final = 6
 _TITLE: Final = "Privacy letter: what can be found out about one person"
 _CHECKS: Final = (
-    "Ask the organisation for the full public statement (made with the command `fedmf account"
+    "Ask the organization for the full public statement (made with the command `fedmf account"
     " DIRECTORY --public statement.txt`). It lists"
     " all conditions and limits in technical words, and must show the reference number above. An"
     " expert can compute ε from it without the program fedmf, which made it (with verify.py of its"
     " source distribution; see “Auditing” in the documentation of fedmf).",
-    "The organisation can compute all figures again from its records (`fedmf account DIRECTORY`)."
+    "The organization can compute all figures again from its records (`fedmf account DIRECTORY`)."
     " The program refuses if a record was changed.",
     "Ask: Is each person listed once? Who can read the secret key and its copies? What else was"
     " published about the same people?",
@@ -73,7 +73,7 @@ class Bar:
 
     right: int
     label: str
-    colour: str
+    color: str
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def _picture(bars: Sequence[Bar]) -> str:
         parts.append(f'<text x="0" y="{top + 15}">{_escaped(bar.label)}</text>')
         parts.append(f'<rect x="235" y="{top + 2}" width="300" height="18" fill="#eee"/>')
         parts.append(
-            f'<rect x="235" y="{top + 2}" width="{3 * bar.right}" height="18" fill="{bar.colour}"/>'
+            f'<rect x="235" y="{top + 2}" width="{3 * bar.right}" height="18" fill="{bar.color}"/>'
         )
         parts.append(f'<text x="542" y="{top + 15}">{bar.right} of 100</text>')
     height = 26 * len(bars)

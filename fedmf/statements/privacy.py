@@ -12,7 +12,7 @@ from fedmf.values import Field, Value, by_kind
 
 @dataclass(frozen=True)
 class Unit:
-    """The unit that differs between two neighbouring data sets, in words.
+    """The unit that differs between two neighboring data sets, in words.
 
     Args:
         name: its name in statements.

@@ -60,7 +60,7 @@ class Settings:
         method: a name of `METHOD_NAMES`.
         mechanisms: C₁ and C₂, or one for both: names of mechanisms, "auto" for the best one, or
             factorizations as objects, with a round for each release.
-        objective: the error that named mechanisms minimise, as `Objective.parse` reads it; None for
+        objective: the error that named mechanisms minimize, as `Objective.parse` reads it; None for
             the error of running averages relative to a single release of the same rows, later ones
             counting more, and for the RMSE of other workloads.
         bands: p, for mechanisms that take it.
@@ -321,7 +321,7 @@ class Settings:
     def count_weight(self) -> float:
         """c = ζ·d^(−1/4), the last coordinate of valid rows that are counted; 0 if none are.
 
-        It minimises the worst error of the means (`fedmf.moments.fieller`). Periods always count:
+        It minimizes the worst error of the means (`fedmf.moments.fieller`). Periods always count:
         in which period a row is, is private, and so is how many users one has.
         """
         if self.encoding is None:

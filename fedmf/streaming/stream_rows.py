@@ -300,10 +300,10 @@ def open_scored(source: Path, settings: Settings, layout: Layout) -> Iterator[Re
             raise InputError(
                 f"columns to score must be {shown_names(wanted)}, as in the stream; {got}."
             )
-        unlabelled = replace(settings, timestamp=None, row_id=None)
+        unlabeled = replace(settings, timestamp=None, row_id=None)
         if settings.time_column is not None:
-            unlabelled = replace(settings, time_column=None, start=None, release_every=1)
-        yield Reader(table, unlabelled, replace(layout, user=None, labels=(), time=None))
+            unlabeled = replace(settings, time_column=None, start=None, release_every=1)
+        yield Reader(table, unlabeled, replace(layout, user=None, labels=(), time=None))
 
 
 class Reader:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.figures import COLOURS, LARGE, label_ends, new_figure, save_figure, style
+from fedmf.figures import COLORS, LARGE, label_ends, new_figure, save_figure, style
 from fedmf.ledger.durable_files import write_durably
 from fedmf.sweeps.results import Interval, MetricColumn, SweepResult
 from fedmf.sweeps.sweep import Cell, comma_list, key_label, shown_value
@@ -22,7 +22,7 @@ _FORMATS: Final = ("png", "pdf")
 _MARKERS: Final = "osD^vPX*"
 #: Inches. At the width of a column, 3.3 inches, all text is at least 7 points high.
 _WIDTH: Final = 5.0
-#: Inches between neighbouring lines, of one between neighbouring values of the key.
+#: Inches between neighboring lines, of one between neighboring values of the key.
 _SHIFT: Final = 0.03
 #: Panels of curves next to each other.
 _MOST_PANELS: Final = 4
@@ -78,9 +78,9 @@ def _curves(result: SweepResult, by_round: Mapping[Cell, Mapping[int, Interval]]
     for axes, name in zip(all_axes, names, strict=True):
         ends = []
         for at, cell in enumerate(panels[name]):
-            colour = COLOURS[at % len(COLOURS)]
-            end = _draw_curve(axes, result.metric, by_round[cell], colour)
-            ends.append((end, _line_name(cell), colour))
+            color = COLORS[at % len(COLORS)]
+            end = _draw_curve(axes, result.metric, by_round[cell], color)
+            ends.append((end, _line_name(cell), color))
         style(axes, xlabel="rounds")
         axes.set_title(name, size=LARGE)
     style(all_axes[0], ylabel=result.metric.label)
@@ -130,7 +130,7 @@ def _limits(
 
 
 def _draw_curve(
-    axes: Any, metric: MetricColumn, by_round: Mapping[int, Interval], colour: str
+    axes: Any, metric: MetricColumn, by_round: Mapping[int, Interval], color: str
 ) -> float:
     """Draw one curve with its band, and return its last value."""
     rounds = sorted(by_round)
@@ -138,10 +138,10 @@ def _draw_curve(
     reach = np.array([metric.scale * by_round[t].half_width for t in rounds])
     finite = np.isfinite(means)
     means[~finite] = np.nan  # runs that diverged
-    axes.plot(rounds, means, color=colour, linewidth=2)
+    axes.plot(rounds, means, color=color, linewidth=2)
     low = metric.within_range(means - reach)
     high = metric.within_range(means + reach)
-    axes.fill_between(rounds, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.fill_between(rounds, low, high, color=color, alpha=0.2, linewidth=0)
     if not finite.any():
         return np.nan
     return float(means[finite][-1])
@@ -162,7 +162,7 @@ def _by_key(result: SweepResult, lines: Mapping[str, Sequence[Cell]]) -> Any:
     key = next(iter(result.sweep.grid))
     ends = []
     for at, (name, cells) in enumerate(lines.items()):
-        colour = COLOURS[at % len(COLOURS)]
+        color = COLORS[at % len(COLORS)]
         means, reach = _means(result, cells)
         # A line that the key does not change, such as runs without noise along ε, is a level to
         # compare with.
@@ -174,13 +174,13 @@ def _by_key(result: SweepResult, lines: Mapping[str, Sequence[Cell]]) -> Any:
             places,
             means,
             yerr=reach,
-            color=colour,
+            color=color,
             linestyle=linestyle,
             linewidth=2,
             marker=_MARKERS[at % len(_MARKERS)],
             capsize=3,
         )
-        ends.append((means[-1], name, colour))
+        ends.append((means[-1], name, color))
     values = result.sweep.grid[key]
     axes.set_ylim(result.metric.within_range(axes.get_ylim()))
     axes.set_xticks(range(len(values)), [shown_value(value) for value in values])
@@ -195,11 +195,11 @@ def _in_rows(result: SweepResult, lines: Mapping[str, Sequence[Cell]]) -> Any:
     figure = new_figure(width, 0.5 * len(lines) + 1.2)
     axes = figure.subplots()
     for at, (name, (cell, *_)) in enumerate(lines.items()):
-        colour = COLOURS[0]
+        color = COLORS[0]
         if cell.variant == result.sweep.baseline:
-            colour = COLOURS[1]
+            color = COLORS[1]
         means, reach = _means(result, [cell])
-        axes.errorbar(means, [at], xerr=reach, color=colour, fmt="o", markersize=9, capsize=4)
+        axes.errorbar(means, [at], xerr=reach, color=color, fmt="o", markersize=9, capsize=4)
         row = {"xycoords": ("axes fraction", "data"), "va": "center", "size": LARGE}
         axes.annotate(name, (-0.02, at), ha="right", **row)
         axes.annotate(result.shown_metric(cell), (1.02, at), **row)

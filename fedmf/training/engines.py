@@ -409,7 +409,7 @@ def _full_precision(device: torch.device) -> Iterator[None]:
 
 
 def _rows(like: Tensor, users: int) -> Tensor:
-    """Uninitialised rows, shape (users, d), each on a cache line.
+    """Uninitialized rows, shape (users, d), each on a cache line.
 
     There is a gap between rows, so that they are never taken as one.
     """

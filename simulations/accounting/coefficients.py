@@ -54,7 +54,7 @@ def bent_powers(
     """The γ-BFR of this cell times e^{h(log(1+i))}, h linear between knots; its heights by
     Nelder–Mead.
 
-    It stands for optimised coefficients: the directions in which they are smooth on a logarithmic
+    It stands for optimized coefficients: the directions in which they are smooth on a logarithmic
     scale.
     """
     from scipy.optimize import minimize

@@ -7,9 +7,9 @@ The paper's text gives neither the setting nor the heads of the four columns. n 
 256 and δ = 1e-5 come from the column without amplification (see simulations/design/gamma_bifr.py),
 whose ε is 8; ε = 1, 2, 4, 8 for the four others is inferred, and the rows of closed forms test it.
 Bands (powers of two) and the real parameter of a mechanism are searched for the amplified error at
-each ε; optimised coefficients are not, but for two rows: "BandMF + heuristic" tapers optimal bands
+each ε; optimized coefficients are not, but for two rows: "BandMF + heuristic" tapers optimal bands
 (BandMF, Appendix H), and "coefficients searched" bends γ-BFR's at five places, where the paper's
-"w/ Opt." minimises over all coefficients. "bins" are Balls-in-Bins rows, the others name their
+"w/ Opt." minimizes over all coefficients. "bins" are Balls-in-Bins rows, the others name their
 sampling.
 
 Finished cells are kept in docs/results/gamma-bifr-amplified.json; a run that is stopped goes on

@@ -4,7 +4,7 @@
 
 n = 3900, k = 10, b = 390, δ = 1e-5, zero-out adjacency; RMSE of prefix sums times the noise. DP-SGD
 uses Poisson sampling, all other rows Balls-in-Bins. The strategies are those of the paper:
-optimised, where they are, without regard to the sampling. The paper's accountant samples the
+optimized, where they are, without regard to the sampling. The paper's accountant samples the
 privacy loss plainly.
 
 Each finished cell is added to docs/results/table4-amplified.json at once: a run that is stopped
@@ -166,7 +166,7 @@ def compute(label: str, relative_error: float, cells: Cells, after: Callable[[],
     error = 0.0 if label == "DP-SGD" else relative_error
     missing = [epsilon for epsilon in EPSILONS if not cells.has(f"{label}, ε={epsilon:g}", error)]
     if not missing:
-        # A wide optimised strategy takes long to build.
+        # A wide optimized strategy takes long to build.
         return
     cell_of = cells_of(label, relative_error)
     for epsilon in missing:

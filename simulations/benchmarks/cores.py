@@ -5,7 +5,7 @@
 
 Models, data and local training are those of `engine.py`. Turns alternate between one thread and as
 many as this process has cores; rates are of wall-clock time, so the machine must be idle. A line
-has the medians over turns, and the median of the ratios of neighbouring turns.
+has the medians over turns, and the median of the ratios of neighboring turns.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ on the cores that this process may use: medians of R runs, CPU-seconds of all it
 seconds waited.
 
 The baseline is the target in seconds; a ratio below 1 is faster. The cache on disk is off. Other
-libraries' times: simulations/design/neighbours.py.
+libraries' times: simulations/design/neighbors.py.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Tutorial(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions with group normalisation around an identity."""
+    """Two convolutions with group normalization around an identity."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

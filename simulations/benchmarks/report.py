@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from fedmf.figures import COLOURS, new_figure, style
+from fedmf.figures import COLORS, new_figure, style
 from fedmf.sweeps import Cell, Sweep, mean_interval
 
 _ROOT: Final = Path(__file__).parents[2]
@@ -187,7 +187,7 @@ def _dots(path: Path, found: Mapping[str, Mapping[float, Sequence[float]]], xlab
     figure = new_figure(6, 0.36 * len(rows) + 1.5)
     axes = figure.subplots()
     for at, epsilon in enumerate(epsilons):
-        marks = {"color": COLOURS[at], "fmt": "osD^v"[at % 5], "markersize": 7, "capsize": 3}
+        marks = {"color": COLORS[at], "fmt": "osD^v"[at % 5], "markersize": 7, "capsize": 3}
         for y, name in enumerate(order):
             if epsilon in rows[name]:
                 mean, low, high = rows[name][epsilon]

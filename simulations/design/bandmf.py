@@ -94,7 +94,7 @@ def figure_1a() -> None:
     for label, name, largest in (
         ("BandMF, general", "banded", 4096),
         ("BandMF, Toeplitz", "banded-toeplitz", 2**16),
-        ("BandMF, normalised", "normalized-banded-toeplitz", 4096),
+        ("BandMF, normalized", "normalized-banded-toeplitz", 4096),
         ("BSR", "bsr", 2**16),
     ):
         ns = [n for n in (2**i for i in range(6, 17, 2)) if n <= largest]

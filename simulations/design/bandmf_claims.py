@@ -37,7 +37,7 @@ def next_best(curves: Panel, x: float) -> float:
 
 
 def suboptimality(n: int, p: int) -> float:
-    """RMSE of the column-normalised optimal Toeplitz matrix over that of the optimal banded one."""
+    """RMSE of the column-normalized optimal Toeplitz matrix over that of the optimal banded one."""
     contract = Participation(n, 1, n)
 
     def rmse(name: str) -> float:
@@ -71,7 +71,7 @@ def claims() -> list[tuple[str, str, float, str]]:
             max(banded["BSR"].values()),
             "up to 25 %",
         ),
-        ("1 (a): normalised Toeplitz, n = 64", "1.02", suboptimality(64, 16), "0 to 2 %"),
+        ("1 (a): normalized Toeplitz, n = 64", "1.02", suboptimality(64, 16), "0 to 2 %"),
         ("1 (a): the same at n = 16384", "", long, _limit(long, 1.0025)),
         ("1 (b): best competitor at ε = 1", "2", next_best(by_epsilon, 1.0), "about twice"),
         ("1 (b): best competitor at ε = 8", "1.19", next_best(by_epsilon, 8.0), "19 % better"),

@@ -21,7 +21,7 @@ from pictures import draw
 from fedmf.mechanisms.banded_family import variances_of_band
 from fedmf.mechanisms.banded_toeplitz import ToeplitzLoss
 from fedmf.mechanisms.closed_forms import bsr
-from fedmf.mechanisms.optimise import log_mean
+from fedmf.mechanisms.optimize import log_mean
 from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 

@@ -38,21 +38,21 @@ INVERSE_WIDTHS = (64, 128, 256, 512)
 FIGURE = {
     "γ-BIFR": "bifr",
     "BISR": "bisr",
-    "optimised inverse": "banded-inverse",
+    "optimized inverse": "banded-inverse",
     "γ-BFR": "bfr",
     "1/i + c": "one-parameter",
     "BSR": "bsr",
-    "optimised bands": "banded-toeplitz",
+    "optimized bands": "banded-toeplitz",
 }
 
 
-#: Optimised mechanisms that take a minute and more.
+#: Optimized mechanisms that take a minute and more.
 SLOW = ("banded-inverse",)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="without the optimised inverse")
+    parser.add_argument("--quick", action="store_true", help="without the optimized inverse")
     left_out = SLOW if parser.parse_args().quick else ()
     sigma = gaussian_sigma(8.0, 1e-5)
     lines = [
@@ -61,7 +61,7 @@ def main() -> None:
             " = 8,"
         ),
         (
-            "b = 256, ε = 8, δ = 10⁻⁵; bands and parameters optimised. Our sensitivities are exact;"
+            "b = 256, ε = 8, δ = 10⁻⁵; bands and parameters optimized. Our sensitivities are exact;"
             " that of the"
         ),
         "paper's BandInvMF is not, see [errata](../dev/errata.md#bandinvmf-with-p--b).",

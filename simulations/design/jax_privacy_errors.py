@@ -146,7 +146,7 @@ def main() -> int:
         "",
         "    python simulations/design/jax_privacy_errors.py",
         "",
-        "Errors of prefix sums, sensitivity included, of strategies optimised for that very error",
+        "Errors of prefix sums, sensitivity included, of strategies optimized for that very error",
         "(jax-privacy 2.0.0, float64; `banded-inverse` came later: commit 8967688 of 2026-08-20).",
         (
             "Its `dense` with k > 1 is made for a fixed epoch order. A setting is n, k, b and bands"

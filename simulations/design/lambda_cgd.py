@@ -1,9 +1,9 @@
-"""DP-λCGD (Kalinin et al. 2026), Figure 6: what column normalisation gains, over epochs k and
+"""DP-λCGD (Kalinin et al. 2026), Figure 6: what column normalization gains, over epochs k and
 separation b.
 
     python simulations/design/lambda_cgd.py
 
-Ratio of the RMSE of column-normalised DP-λCGD to that of plain DP-λCGD, λ optimised for each, n =
+Ratio of the RMSE of column-normalized DP-λCGD to that of plain DP-λCGD, λ optimized for each, n =
 kb.
 """
 
@@ -27,7 +27,7 @@ def main() -> None:
         for k in EPOCHS
     }
     panel = (curves, "rounds of an epoch b", "RMSE relative to plain DP-λCGD")
-    draw("lambda-cgd-fig6", {"DP-λCGD with normalised columns": panel})
+    draw("lambda-cgd-fig6", {"DP-λCGD with normalized columns": panel})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Choquette-Choo et al. (2024), arXiv:2310.06771: how far ν-DP-FTRL is from the optimised LTI
+"""Choquette-Choo et al. (2024), arXiv:2310.06771: how far ν-DP-FTRL is from the optimized LTI
 noise.
 
     python simulations/design/optimized_lti.py
 
 Asymptotic suboptimality at equal privacy of the identity (DP-SGD), the best ν-DP-FTRL and the
-optimised LTI noise over the latter: exactly on quadratics whose d = 16 eigenvalues fall
+optimized LTI noise over the latter: exactly on quadratics whose d = 16 eigenvalues fall
 geometrically from 1 to 1/κ, or are (1, 1/d, …, 1/d); and as the bound of Theorem 3.1 on functions
 of condition number κ (the paper's Figure 3).
 """
@@ -22,7 +22,7 @@ from fedmf.mechanisms.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.mechanisms.registry import minimize_on_interval
 from fedmf.mechanisms.strongly_convex import strongly_convex_bound, strongly_convex_lti
 
-OPTIMAL = "optimised LTI"
+OPTIMAL = "optimized LTI"
 DAMPED = "best ν-DP-FTRL"
 WHITE = "DP-SGD"
 Rows = list[tuple[str, float, float, float, float]]
@@ -80,7 +80,7 @@ def main() -> None:
             rows.append((title, x, found[WHITE], found[DAMPED], found[OPTIMAL]))
             for name, points in curves.items():
                 points.append((x, found[name] / found[OPTIMAL]))
-        panels[title] = (curves, label, "relative to the optimised noise")
+        panels[title] = (curves, label, "relative to the optimized noise")
 
     for eta in (0.5, 0.1):
         panel(
@@ -108,7 +108,7 @@ def main() -> None:
 
 def write(rows: Rows) -> None:
     lines = [
-        "# Optimised LTI noise compared with ν-DP-FTRL and independent noise",
+        "# Optimized LTI noise compared with ν-DP-FTRL and independent noise",
         "",
         (
             "Written by `simulations/design/optimized_lti.py`. Stationary suboptimality of gradient"
@@ -119,9 +119,9 @@ def write(rows: Rows) -> None:
             " per user."
         ),
         "",
-        "![DP-SGD and the best ν-DP-FTRL relative to the optimised noise](optimized-lti.png)",
+        "![DP-SGD and the best ν-DP-FTRL relative to the optimized noise](optimized-lti.png)",
         "",
-        "| problem | κ or d | optimised LTI | identity / LTI | best ν-DP-FTRL / LTI |",
+        "| problem | κ or d | optimized LTI | identity / LTI | best ν-DP-FTRL / LTI |",
         "|---|---|---|---|---|",
     ]
     for title, x, white, damped, optimal in rows:

@@ -36,7 +36,7 @@ def rmse_of(C: Factorization, contract: Participation) -> float:
 
 
 def rmse(name: str, contract: Participation, **params: float) -> float:
-    """The same for a mechanism by name; parameters not given are optimised."""
+    """The same for a mechanism by name; parameters not given are optimized."""
     return rmse_of(build(name, contract, params=params).factorization, contract)
 
 
@@ -117,7 +117,7 @@ def redraw(name: str) -> None:
 
 
 def _panel(axes: Any, panel: Mapping[str, Any], order: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Its curves: by label the line, and x, y and colour of the end."""
+    """Its curves: by label the line, and x, y and color of the end."""
     found = {}
     for label, points in panel["curves"].items():
         shown = points[:: 1 + len(points) // 20]
@@ -129,16 +129,16 @@ def _panel(axes: Any, panel: Mapping[str, Any], order: Sequence[str]) -> dict[st
         seen = look(label, at)
         x, y, *half = zip(*points, strict=True)
         dense = len(points) > 40
-        plain = {"color": seen.colour, "zorder": 3 - 0.1 * at, "markersize": 5, "capsize": 2}
+        plain = {"color": seen.color, "zorder": 3 - 0.1 * at, "markersize": 5, "capsize": 2}
         plain |= {"marker": "" if dense or seen.line == "--" else seen.marker}
         plain |= {"linestyle": "" if f"{label}, exact" in panel["curves"] else seen.line}
         line = axes.errorbar(x, y, half[0] if half and not dense else None, **plain)
-        found[label] = (line, *max(points)[:2], seen.colour)
+        found[label] = (line, *max(points)[:2], seen.color)
         if half and dense:
             low, high = (
                 [a + sign * b for a, b in zip(y, half[0], strict=True)] for sign in (-1, 1)
             )
-            axes.fill_between(x, low, high, alpha=0.25, color=seen.colour, linewidth=0)
+            axes.fill_between(x, low, high, alpha=0.25, color=seen.color, linewidth=0)
     if "y" in panel["log"]:
         axes.set_yscale("log")
         plain_logarithms(axes.yaxis)

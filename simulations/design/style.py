@@ -1,4 +1,4 @@
-"""How pictures look: one width, one colour and marker a mechanism, names beside the lines' ends.
+"""How pictures look: one width, one color and marker a mechanism, names beside the lines' ends.
 
 Pictures are 7 inches wide, so that ten points are 14 pixels where a page shows them 700 pixels
 wide.
@@ -25,7 +25,7 @@ _SKY = "#56B4E9"
 _GREY = "#777777"
 _BLACK = "#222222"
 _BROWN = "#7F5F2F"
-#: By the beginning of a label, the longest that fits: colour and marker. Colours are Okabe and
+#: By the beginning of a label, the longest that fits: color and marker. Colors are Okabe and
 #: Ito's.
 _LOOKS = {
     "ν-DP-FTRL": (_BLUE, "s"),
@@ -34,10 +34,10 @@ _LOOKS = {
     "BandMF": (_BLUE, "s"),
     "banded-toeplitz": (_BLUE, "s"),
     "banded Toeplitz": (_BLUE, "s"),
-    "optimised bands": (_BLUE, "s"),
+    "optimized bands": (_BLUE, "s"),
     "BandMF, amplified": (_SKY, "s"),
     "BandMF, general": (_SKY, "p"),
-    "BandMF, normalised": (_BROWN, "D"),
+    "BandMF, normalized": (_BROWN, "D"),
     "BandMF with taper": (_SKY, "d"),
     "banded": (_SKY, "p"),
     "normalized-banded-toeplitz": (_BROWN, "D"),
@@ -49,17 +49,17 @@ _LOOKS = {
     "γ-BIFR": (_PURPLE, "P"),
     "γ-BFR": (_BROWN, "X"),
     "1/i + c": (_BLACK, "*"),
-    "optimised inverse": (_SKY, "h"),
+    "optimized inverse": (_SKY, "h"),
     "BLT": (_GREEN, "D"),
     "tree": (_BROWN, ">"),
     "DP-SGD": (_GREY, "o"),
     "identity": (_GREY, "o"),
     "DP-λCGD": (_BLACK, "<"),
     "best ν-DP-FTRL": (_BLUE, "s"),
-    "optimised LTI": (_GREEN, "D"),
+    "optimized LTI": (_GREEN, "D"),
     "JME": (_BLUE, "s"),
     "λ-JME": (_BLUE, "s"),
-    "JME, not symmetrised": (_SKY, "d"),
+    "JME, not symmetrized": (_SKY, "d"),
     "IME": (_ORANGE, "^"),
     "CS": (_GREEN, "D"),
     "PP": (_GREY, "o"),
@@ -81,7 +81,7 @@ _APART = 0.07
 class Look:
     """Of one curve."""
 
-    colour: str
+    color: str
     marker: str
     line: str = "-"
 
@@ -101,13 +101,13 @@ def name_at_ends(axis: Any, curves: Sequence[tuple[str, float, float, str]]) -> 
 
     Args:
         axis: of matplotlib, with its limits and scales set.
-        curves: (label, last x, last y, colour).
+        curves: (label, last x, last y, color).
     """
     axis.autoscale_view()
     ends = []
-    for label, x, y, colour in curves:
+    for label, x, y, color in curves:
         height = float(axis.transAxes.inverted().transform(axis.transData.transform((x, y)))[1])
-        ends.append([min(max(height, 0.0), 1.0), label, colour])
+        ends.append([min(max(height, 0.0), 1.0), label, color])
     ends.sort(key=lambda end: end[0])
     for lower, upper in itertools.pairwise(ends):
         upper[0] = max(upper[0], lower[0] + _APART)
@@ -115,9 +115,9 @@ def name_at_ends(axis: Any, curves: Sequence[tuple[str, float, float, str]]) -> 
         ends[-1][0] = 1.0
         for upper, lower in zip(ends[::-1], ends[-2::-1], strict=False):
             lower[0] = min(lower[0], upper[0] - _APART)
-    for height, label, colour in ends:
+    for height, label, color in ends:
         axis.text(
-            1.02, height, label, color=colour, transform=axis.transAxes, fontsize=9, va="center"
+            1.02, height, label, color=color, transform=axis.transAxes, fontsize=9, va="center"
         )
 
 

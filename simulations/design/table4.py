@@ -3,8 +3,8 @@
     python simulations/design/table4.py [--quick] [--output docs/results/table4.md]
 
 n = 3900, k = 10, b = 390, ε = 8, δ = 1e-5, zero-out adjacency, no amplification; RMSE of prefix
-sums, noise multiplier included. Rows without free coefficients must agree; optimised rows may be
-better. `banded` with p = 390 takes about ten minutes, once: results of optimisers are kept on disk.
+sums, noise multiplier included. Rows without free coefficients must agree; optimized rows may be
+better. `banded` with p = 390 takes about ten minutes, once: results of optimizers are kept on disk.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
             " Table 4, first"
         ),
         (
-            "column). BandMF is the optimised banded Toeplitz matrix; general banded matrices,"
+            "column). BandMF is the optimized banded Toeplitz matrix; general banded matrices,"
             " which the"
         ),
         (
@@ -85,7 +85,7 @@ def main() -> None:
             " their free"
         ),
         (
-            "parameters are optimised. Sensitivities are exact. BandInvMF with p = 390: the paper's"
+            "parameters are optimized. Sensitivities are exact. BandInvMF with p = 390: the paper's"
             " figure is"
         ),
         (

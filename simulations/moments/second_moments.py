@@ -43,7 +43,7 @@ TABLE = [
         " shown. The"
     ),
     "error of PP with square-root noise lies between two bounds. [Figures](figures.md#jme)\n",
-    "| figure | PP | JME | JME, not symmetrised |\n|---|---|---|---|",
+    "| figure | PP | JME | JME, not symmetrized |\n|---|---|---|---|",
 ]
 
 
@@ -110,7 +110,7 @@ def crossing(own: Points, rival: Points) -> float:
 
 def say_crossings(title: str, curves: Curves) -> None:
     """A line of the table for each curve of post-processing."""
-    own = [curves[name] for name in ("JME", "JME, not symmetrised") if name in curves]
+    own = [curves[name] for name in ("JME", "JME, not symmetrized") if name in curves]
     for name in (label for label in curves if label.startswith("PP")):
         found = [f"{crossing(points, curves[name]):.3g}" for points in own]
         TABLE.append(f"| {title} | {name} | {' | '.join([*found, ''][:2])} |")
@@ -131,13 +131,13 @@ def against_squaring(workload: ToeplitzWorkload, C: Factorization, d: int) -> Cu
     bias = float(np.diag(Q) @ kernel @ np.diag(Q))
     unit = float(theory.second_moment_errors(jme(C, C, once, users, 1.0), A, 1).sum())
     packed = 1 if d == 1 else d * (d + 1) // 2
-    curves: dict[str, list[tuple[float, float]]] = {"JME": [], "JME, not symmetrised": []}
+    curves: dict[str, list[tuple[float, float]]] = {"JME": [], "JME, not symmetrized": []}
     known = high < low * (1 + 1e-9)
     ends = (("", high),) if known else ((", at least", low), (", at most", high))
     for sigma in LEVELS:
         tau = 2 * sens * sigma
         curves["JME"].append((sigma, (packed * unit * sigma**2 / N) ** 0.5))
-        curves["JME, not symmetrised"].append((sigma, (d * d * unit * sigma**2 / N) ** 0.5))
+        curves["JME, not symmetrized"].append((sigma, (d * d * unit * sigma**2 / N) ** 0.5))
         for end, linear in ends:
             fair = 2 * (d + 1) * tau**2 * linear + d * (d + 1) * tau**4 * square
             curves.setdefault(f"PP debiased{end}", []).append((sigma, (fair / N) ** 0.5))
@@ -145,7 +145,7 @@ def against_squaring(workload: ToeplitzWorkload, C: Factorization, d: int) -> Cu
                 (sigma, ((fair + d * tau**4 * bias) / N) ** 0.5)
             )
     if d == 1:
-        del curves["JME, not symmetrised"]
+        del curves["JME, not symmetrized"]
     return curves
 
 
@@ -184,8 +184,8 @@ def figure_3() -> None:
             # M = diag(a) − aaᵀ has ‖M‖² = 1/t − 1/t², and rows ±e₁ in turn reach the supremum
             # within O(t⁻³).
             steps = np.arange(1, N + 1)
-            centre = np.array([np.mean(np.var(turning[:t, 0])) for t in steps]) / steps
-            other = 2 * (d + 1) * tau**2 * centre + d * (d + 1) * tau**4 * (
+            center = np.array([np.mean(np.var(turning[:t, 0])) for t in steps]) / steps
+            other = 2 * (d + 1) * tau**2 * center + d * (d + 1) * tau**4 * (
                 1 / steps - 1 / steps**2
             )
             curves.setdefault("PP debiased", []).append((sigma, (other.sum() / N) ** 0.5))

@@ -330,9 +330,9 @@ def methods() -> list[str]:
                 n, d = x.shape
                 if made.second_std is None:
                     inverse = made.first_std * np.linalg.inv(C)
-                    centred = (inverse - inverse.mean(axis=0)) / n
-                    linear = np.sum((x.T @ centred) ** 2)
-                    square = np.sum((inverse.T @ centred) ** 2)
+                    centered = (inverse - inverse.mean(axis=0)) / n
+                    linear = np.sum((x.T @ centered) ** 2)
+                    square = np.sum((inverse.T @ centered) ** 2)
                     return float(2 * (d + 1) * linear + d * (d + 1) * square) ** 0.5
                 v = q * made.first_std**2
                 v_2 = q * made.second_std**2

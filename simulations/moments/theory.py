@@ -39,7 +39,7 @@ def second_moment_errors(mechanism: MomentMechanism, workload: Array, noises: in
         mechanism: JME, IME or CS.
         workload: A₂, shape (n, n).
         noises: m, how many independent noises there are: `SecondMoment.size`, d(d+1)/2 for the
-            symmetric matrix; d² gives the error of the paper, which does not symmetrise.
+            symmetric matrix; d² gives the error of the paper, which does not symmetrize.
 
     Raises:
         ValueError: the mechanism has no second noise.
@@ -156,9 +156,9 @@ def covariance_errors_by_squaring(
     for t in range(n):
         a = workload[t, : t + 1]
         noise = first_std * inverse[: t + 1, : t + 1]
-        centred = a[:, None] * noise - np.outer(a, a @ noise)
-        K = noise.T @ centred
-        U = data[: t + 1].T @ centred
+        centered = a[:, None] * noise - np.outer(a, a @ noise)
+        K = noise.T @ centered
+        U = data[: t + 1].T @ centered
         errors[t] = 2 * (d + 1) * np.sum(U**2) + d * (d + 1) * np.sum(K**2)
         if not debiased:
             errors[t] += d * np.trace(K) ** 2

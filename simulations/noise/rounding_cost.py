@@ -20,17 +20,17 @@ from fedmf.participation import Participation
 #: d, n and users in a sum.
 SIZES: Final = ((10**3, 10**2, 100), (10**6, 10**3, 1000), (10**8, 10**4, 1000), (10, 10**6, 1))
 EPSILONS: Final = (0.1, 1.0, 8.0)
-#: Rounds up to which designs are optimised; later ones repeat.
+#: Rounds up to which designs are optimized; later ones repeat.
 OPTIMISED: Final = 10**4
 
 
 def banded(of: Participation) -> Factorization:
-    """Optimised where that takes seconds."""
+    """Optimized where that takes seconds."""
     return banded_toeplitz(10, of) if of.rounds <= OPTIMISED else bsr(10, of.rounds)
 
 
 def buffered(of: Participation) -> Factorization:
-    """Optimised for at most 10⁴ rounds, and continued."""
+    """Optimized for at most 10⁴ rounds, and continued."""
     rounds = min(of.rounds, OPTIMISED)
     made = blt(3, Participation(rounds, of.max_participations, rounds // of.max_participations))
     return type(made)(made.decays, made.weights, of.rounds)

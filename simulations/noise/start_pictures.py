@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedmf.accounting.gaussian import gaussian_mu, gaussian_sigma
-from fedmf.figures import COLOURS, new_figure, style
+from fedmf.figures import COLORS, new_figure, style
 from fedmf.matrices.sensitivity import sensitivity_of
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.noise.key import Domain, NoiseKey
@@ -22,7 +22,7 @@ from fedmf.participation import Participation
 
 CONTRACT = Participation(rounds=240, max_participations=24, min_separation=10)
 SIGMA = gaussian_sigma(epsilon=8.0, delta=1e-5)
-SHOWN = {"identity": (COLOURS[1], "independent"), "banded-toeplitz": (COLOURS[0], "correlated")}
+SHOWN = {"identity": (COLORS[1], "independent"), "banded-toeplitz": (COLORS[0], "correlated")}
 COORDINATES = 40
 PLACE = Path(__file__).parents[2] / "docs" / "pictures"
 
@@ -51,10 +51,10 @@ def draw_noise() -> None:
     figure = new_figure(7, 5.6)
     above, below = figure.subplots(2)
     rounds = np.arange(1, CONTRACT.rounds + 1)
-    for name, (colour, label) in SHOWN.items():
+    for name, (color, label) in SHOWN.items():
         rows = noise(name)
-        above.plot(rounds[:60], rows[:60, 0], color=colour, lw=1.2, label=label)
-        below.plot(rounds, rows[:, :12].cumsum(axis=0), color=colour, lw=0.8, alpha=0.5)
+        above.plot(rounds[:60], rows[:60, 0], color=color, lw=1.2, label=label)
+        below.plot(rounds, rows[:, :12].cumsum(axis=0), color=color, lw=0.8, alpha=0.5)
     unit = "in units of the clip norm"
     style(above, title="Noise added to one parameter in each round", xlabel="round", ylabel=unit)
     style(
@@ -74,10 +74,8 @@ def draw_worlds() -> None:
     x = np.linspace(-3.5, mu + 3.5, 400)
     figure = new_figure(7, 3.2)
     axes = figure.subplots()
-    for centre, colour, label in ((0.0, COLOURS[0], "without you"), (mu, COLOURS[1], "with you")):
-        axes.fill_between(
-            x, np.exp(-((x - centre) ** 2) / 2), color=colour, alpha=0.35, label=label
-        )
+    for center, color, label in ((0.0, COLORS[0], "without you"), (mu, COLORS[1], "with you")):
+        axes.fill_between(x, np.exp(-((x - center) ** 2) / 2), color=color, alpha=0.35, label=label)
     axes.axvline(1.6449, color="0.2", lw=1, ls="--")
     axes.annotate(
         '5 % false alarms: says "with"\nto the right of this line', (1.75, 1.06), fontsize=9

@@ -5,7 +5,7 @@ package.
     python simulations/optimizers/scaled_blocks.py --quick --out /tmp/quick
 
 Softmax regression of 20 classes on three groups of features, one example a user. The features of
-group g are s_g·U_g(μ_{g,y} + N(0, I)) with random centres and a random orthonormal map U_g; a
+group g are s_g·U_g(μ_{g,y} + N(0, I)) with random centers and a random orthonormal map U_g; a
 group's weights are one tensor. The groups hold equal information and their gradients are as s = 1 :
 0.1 : 0.03. The problem is chosen so that adaptivity helps: it shows that there are such problems,
 not how common they are.
@@ -43,7 +43,7 @@ RANK = 10
 SEPARATION = 3.0
 EPSILONS = (8.0, 2.0)
 TUNING_SEED = 1000
-#: Steps of √10; a rule's search goes outwards until its best rate has worse neighbours.
+#: Steps of √10; a rule's search goes outwards until its best rate has worse neighbors.
 RATES = tuple(10.0 ** (i / 2) for i in range(-6, 5))
 
 _BLOCKS = {"blocks": "tensor", "relative_eps": 0.1}
@@ -87,10 +87,10 @@ def problem(seed: int) -> Any:
     labels = torch.randint(CLASSES, (count,), generator=generator)
     parts = []
     for width, scale in zip(WIDTHS, SCALES, strict=True):
-        centres = torch.nn.functional.normalize(
+        centers = torch.nn.functional.normalize(
             torch.randn(CLASSES, RANK, generator=generator), dim=1
         )
-        inner = SEPARATION * centres[labels] + torch.randn(count, RANK, generator=generator)
+        inner = SEPARATION * centers[labels] + torch.randn(count, RANK, generator=generator)
         parts.append(
             scale * inner @ torch.linalg.qr(torch.randn(width, RANK, generator=generator))[0].T
         )

@@ -12,7 +12,7 @@ from fedmf.data import Digits, InMemoryDataset
 from fedmf.data.dataset import NumberedUsers
 from fedmf.data.hub import Hub
 from fedmf.models import Mlp
-from fedmf.models.architecture import initialised_from
+from fedmf.models.architecture import initialized_from
 from fedmf.training import Task, classification
 
 __all__ = ["Bert", "cifar_small_vgg", "cifar_vgg", "imdb_bert", "prototypes", "vgg"]
@@ -69,7 +69,7 @@ def _cifar(source: Any, dense_units: int) -> Task:
         partition="each-example",
         seed=source.seed,
     )
-    with initialised_from(source.seed):
+    with initialized_from(source.seed):
         return classification(data.load(), vgg(dense_units))
 
 
@@ -128,7 +128,7 @@ def imdb_bert(source: Any) -> Task:
         seed=source.seed,
     ).load()
     assert isinstance(data.vocabulary, int)
-    with initialised_from(source.seed):
+    with initialized_from(source.seed):
         return classification(data, Bert(data.vocabulary, 2))
 
 

@@ -132,7 +132,7 @@ def draw(points: Points, path: Path) -> None:
             means = [mean for mean, _, _ in ends]
             bars = [[mean - low for mean, low, _ in ends], [high - mean for mean, _, high in ends]]
             plain = {"marker": seen.marker, "markersize": 5, "capsize": 2, "label": line}
-            axes.errorbar(xs, means, bars, color=seen.colour, **plain)
+            axes.errorbar(xs, means, bars, color=seen.color, **plain)
         style(axes, xlabel=_AXES.get(figure.x, figure.x))
         axes.set_title(panel if len(names) > 1 else f"{panel}, {names[0]}", fontsize=11)
         axes.set_xticks(range(len(places)), places)

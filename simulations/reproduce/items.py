@@ -90,7 +90,7 @@ _INVERSE = (
     "the paper's figure is below a certified lower bound, or of the norm of the earliest columns"
     " (errata)"
 )
-_OPTIMISED = "another program optimised the strategy, without regard to the sampling"
+_OPTIMISED = "another program optimized the strategy, without regard to the sampling"
 
 
 def _picture(
@@ -126,7 +126,7 @@ _ITEMS = (
                 "general banded", "general banded matrices are more than the paper's Toeplitz ones"
             ),
         ),
-        unrun="wide optimised bands take minutes",
+        unrun="wide optimized bands take minutes",
     ),
     Item(
         "lambda-cgd-table4-amplified",
@@ -155,7 +155,7 @@ _ITEMS = (
         unrun=_HOURS,
     ),
     _picture(
-        "lambda-cgd-fig6", _CGD, "Figure 6", "column normalisation, n = kb", "design/lambda_cgd.py"
+        "lambda-cgd-fig6", _CGD, "Figure 6", "column normalization, n = kb", "design/lambda_cgd.py"
     ),
     Item(
         "gamma-bifr-table6-unamplified",
@@ -167,7 +167,7 @@ _ITEMS = (
         ("design/gamma_bifr.py",),
         within=0.005,
         known=(Known("banded-inverse", _INVERSE),),
-        unrun="the optimised inverse takes minutes",
+        unrun="the optimized inverse takes minutes",
         grade="restored",
     ),
     Item(

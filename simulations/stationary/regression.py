@@ -131,13 +131,13 @@ def mean_estimation(replicas: int, seed: int) -> tuple[list[str], dict[str, Pane
         steps = int(40 / eta) + 20_000
         beta = DAMPED(eta)
         white = rng.standard_normal((replicas, steps))
-        coloured = np.stack([_convolved(beta.coefficients(steps), row) for row in white])
+        colored = np.stack([_convolved(beta.coefficients(steps), row) for row in white])
         errors = [
             (
                 np.asarray(lfilter([eta], [1.0, -(1.0 - eta)], noise, axis=1))[:, int(8 / eta) :]
                 ** 2
             ).mean(axis=1)
-            for noise in (white, coloured)
+            for noise in (white, colored)
         ]
         found = estimate(beta.sensitivity_square() * errors[1] / errors[0])
         means.append(found.mean)

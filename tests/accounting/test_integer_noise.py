@@ -24,7 +24,7 @@ def moved(events: np.ndarray, ratio: float) -> np.ndarray:
 
 
 def ideal(events: np.ndarray, epsilon: float, delta: float) -> np.ndarray:
-    """The largest probability in a neighbouring world of the ideal process."""
+    """The largest probability in a neighboring world of the ideal process."""
     return np.minimum(1.0, math.exp(epsilon) * events + delta)
 
 

@@ -152,7 +152,7 @@ def test_what_a_node_says_is_what_its_file_and_its_user_list_say(places: Path) -
 
 
 def test_one_users_broken_rows_change_that_users_update_alone(places: Path) -> None:
-    """Neighbouring worlds: who is present is the same, and everybody else's update keeps its
+    """Neighboring worlds: who is present is the same, and everybody else's update keeps its
     bits.
     """
     updates: dict[str, dict[tuple[str, int], np.ndarray]] = {}

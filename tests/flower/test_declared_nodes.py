@@ -97,7 +97,7 @@ def test_every_node_reads_its_own_file_by_the_schema(places: Path) -> None:
         for entry in json.loads((path / "statement.json").read_text())["public_inputs"]
     }
     assert (
-        inputs["classes"] == inputs["normalisation"] == f"declared: schema {config['data.schema']}"
+        inputs["classes"] == inputs["normalization"] == f"declared: schema {config['data.schema']}"
     )
 
 

@@ -574,7 +574,7 @@ def test_what_cannot_be_private_is_refused_at_construction(name: str, tmp_path: 
 @pytest.mark.parametrize(
     ("arrays", "keys", "message"),
     [
-        ({"bn.running_mean": np.zeros(2, np.float32)}, {}, "statistics of a normalisation layer"),
+        ({"bn.running_mean": np.zeros(2, np.float32)}, {}, "statistics of a normalization layer"),
         ({"w": np.zeros(2, np.complex64)}, {}, "floating type up to 64 bits"),
         ({"n": np.zeros(2, np.int64)}, {}, "at least one of a floating type"),
         ({"w": np.zeros(2, np.float32)}, {"frozen": ("v.*",)}, "got 'v.*', which matches none"),
@@ -628,7 +628,7 @@ KERNEL = Array(np.arange(12, dtype=np.float32).reshape(4, 3))
             "'3', '4'",
         ),
         ([KERNEL, ONES, ZEROS, ZEROS, ONES], "'3', '4'"),  # Keras
-        ([KERNEL, ONES, ZEROS, KERNEL, ONES, ZEROS], ""),  # layer normalisation
+        ([KERNEL, ONES, ZEROS, KERNEL, ONES, ZEROS], ""),  # layer normalization
         ([KERNEL, array(1, 2), KERNEL, COUNT], ""),  # some other counter
     ],
 )
@@ -638,6 +638,6 @@ def test_statistics_in_a_list_of_arrays_are_refused(arrays: list[Array], statist
         ArrayLayout.of(record, tied=False)
         return
     with pytest.raises(
-        ConfigError, match=f"^arrays {statistics} hold statistics of a normalisation layer"
+        ConfigError, match=f"^arrays {statistics} hold statistics of a normalization layer"
     ):
         ArrayLayout.of(record, tied=False)

@@ -38,7 +38,7 @@ def test_published_matrix_to_its_printed_digits():
     assert error <= published * np.linalg.norm(PUBLISHED, axis=1).max() ** 2
 
 
-def test_no_worse_than_the_normalized_toeplitz_matrix_and_than_neighbours():
+def test_no_worse_than_the_normalized_toeplitz_matrix_and_than_neighbors():
     contract = Participation(96, 4, 24)
     ones = np.ones(96)
     toeplitz = normalized(banded_toeplitz(12, contract))

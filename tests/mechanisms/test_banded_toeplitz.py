@@ -1,4 +1,4 @@
-"""The optimiser reaches the optimum: gradient, other starts, and the mechanisms it must beat."""
+"""The optimizer reaches the optimum: gradient, other starts, and the mechanisms it must beat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimised LTI mechanism on quadratics: closed forms, optimality and simulated noise."""
+"""The optimized LTI mechanism on quadratics: closed forms, optimality and simulated noise."""
 
 from __future__ import annotations
 

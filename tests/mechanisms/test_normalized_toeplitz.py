@@ -1,4 +1,4 @@
-"""Joint optimisation of c and its column scale."""
+"""Joint optimization of c and its column scale."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _rmse(C, contract, workload):
 
 @pytest.mark.parametrize(("n", "k", "b", "p"), [(9, 1, 9, 4), (60, 2, 30, 8), (60, 3, 5, 9)])
 @pytest.mark.parametrize("text", ["prefix", "momentum:0.9"])
-def test_never_worse_than_normalising_the_optimum(n, k, b, p, text):
+def test_never_worse_than_normalizing_the_optimum(n, k, b, p, text):
     contract = Participation(n, k, b)
     workload = parse_workload(text, n)
     joint = _rmse(normalized_banded_toeplitz(p, contract, workload), contract, workload)

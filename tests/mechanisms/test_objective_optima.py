@@ -1,4 +1,4 @@
-"""Optima for every objective against an independent optimiser, fine grids and a certificate."""
+"""Optima for every objective against an independent optimizer, fine grids and a certificate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEIGHTS = Objective("weights", (1.0, 0.2, 3.0))
 def _independent(A, contract, objective, C_of, starts):
     """The least error of C_of(x), by sequential quadratic programming on the raw definition.
 
-    Minimise t subject to v_i(C) ≤ t (or their weighted mean) and Σ_{i,j∈π} |X_ij| ≤ 1 for every
+    Minimize t subject to v_i(C) ≤ t (or their weighted mean) and Σ_{i,j∈π} |X_ij| ≤ 1 for every
     pattern π; derivatives are numeric.
     """
     every = list(patterns(contract.rounds, contract.max_participations, contract.min_separation))
@@ -114,7 +114,7 @@ CONTRACTS = {
 @pytest.mark.parametrize("objective", [MAX, LAST, WEIGHTS], ids=lambda o: o.kind)
 @pytest.mark.parametrize("text", ["prefix", "prefix*linear"])
 @pytest.mark.parametrize("name", STARTS)
-def test_no_other_optimiser_finds_a_smaller_error(name, text, objective):
+def test_no_other_optimizer_finds_a_smaller_error(name, text, objective):
     contract = CONTRACTS.get((name, text), CONTRACTS.get((name, ""), Participation(6, 2, 3)))
     A = parse_workload(text, contract.rounds)
     if objective is LAST and name in ("banded", "dense"):

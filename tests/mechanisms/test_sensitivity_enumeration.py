@@ -1,4 +1,4 @@
-"""Stated sensitivities of every kind of C against enumeration and numerical maximisation.
+"""Stated sensitivities of every kind of C against enumeration and numerical maximization.
 
 For each kind 465 matrices are drawn with n up to 10, three for every (k, b) that fits into any n,
 of every bandwidth, non-negative and (where the kind has any) of mixed signs. For each of them no
@@ -104,7 +104,7 @@ def _banded(rng: np.random.Generator, n: int, signed: bool) -> Banded:
 
 
 def _tree(rng: np.random.Generator, n: int, signed: bool) -> Factorization:
-    """A tree of any kind for n or more rounds, plain, normalised or with learning rates."""
+    """A tree of any kind for n or more rounds, plain, normalized or with learning rates."""
     larger = n + int(rng.integers(0, 7))
     whole = (tree(larger, True), tree(larger, False), kary_tree(int(rng.integers(2, 5)), larger))
     C = whole[int(rng.integers(3))].leading(n)

@@ -1,4 +1,4 @@
-"""Theorem 3.1 of ν-DP-FTRL: that the bound holds, where it is tight, and that C minimises it."""
+"""Theorem 3.1 of ν-DP-FTRL: that the bound holds, where it is tight, and that C minimizes it."""
 
 from __future__ import annotations
 

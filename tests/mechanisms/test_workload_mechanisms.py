@@ -96,7 +96,7 @@ def test_millions_of_rounds():
     C = banded_toeplitz(16, contract)
     stated = sensitivity_of(C, contract)
     assert stated.kind == "exact"
-    # What the search minimised, closed by the limit of w, is what all terms give.
+    # What the search minimized, closed by the limit of w, is what all terms give.
     closed = QuickError(contract, prefix(n))(C)
     assert errors(C, prefix(n), stated).rmse == pytest.approx(closed, rel=1e-9)
     # The settled inverse: Σ_j c_j w_{t−j} = 1 exactly in the limit.

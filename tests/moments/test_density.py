@@ -35,7 +35,7 @@ RUNS = 20_000
 
 
 def world(d: int, spread: float, mean: float) -> tuple[Array, Array]:
-    """A mean of the given norm and a covariance with the given trace, neighbours correlated by
+    """A mean of the given norm and a covariance with the given trace, neighbors correlated by
     0.6.
     """
     covariance = 0.6 ** np.abs(np.subtract.outer(np.arange(d), np.arange(d)))

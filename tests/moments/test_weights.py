@@ -37,7 +37,7 @@ def test_the_best_pair_has_the_least_error_of_its_mechanism() -> None:
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
-def test_best_weight_minimises_the_weighted_error(  # type: ignore[no-untyped-def]
+def test_best_weight_minimizes_the_weighted_error(  # type: ignore[no-untyped-def]
     adjacency,
 ) -> None:
     C1 = square_root(12)

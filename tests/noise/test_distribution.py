@@ -108,7 +108,7 @@ def test_the_two_of_a_pair_are_independent(sample):
     )
 
 
-def test_elements_are_independent_of_their_neighbours(sample):
+def test_elements_are_independent_of_their_neighbors(sample):
     row = sample[0]
     lags = [*range(1, 33), 64, 1024, 1 << 15, 1 << 17]
     assert uncorrelated([(row[:-lag], row[lag:]) for lag in lags])

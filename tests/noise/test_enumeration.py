@@ -98,7 +98,7 @@ MATRICES: dict[str, Factorization] = {
     "feedforward": Dense(LOWER),
     "lambda 0.9": InverseToeplitz([1.0, -0.9], 3),
     "decaying sums": BufferedToeplitz([0.9, 0.5], [0.3, 0.2], 3),
-    "decaying sums, normalised": normalized(BufferedToeplitz([0.7], [0.5], 3)),
+    "decaying sums, normalized": normalized(BufferedToeplitz([0.7], [0.5], 3)),
     "block sums": tree(3),
     "sparse rows": kary_tree(3, 3),
 }
@@ -286,7 +286,7 @@ def test_a_sum_added_as_floats_is_rejected(unit: float) -> None:
 def amplified_bounds(
     ideal: tuple[np.ndarray, np.ndarray], at: np.ndarray, epsilon: float, mu: float, either: bool
 ) -> tuple[float, float]:
-    """Bounds on both directions of δ at ε from ideal ones at ε − ε₁, minimised over ε₁.
+    """Bounds on both directions of δ at ε from ideal ones at ε − ε₁, minimized over ε₁.
 
     Args:
         ideal: δ of the ideal process in both directions at ``at``.

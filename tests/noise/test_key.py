@@ -122,7 +122,7 @@ PURPOSES = (
 )
 
 
-def test_a_subkey_is_hkdf_of_the_key_and_a_labelled_purpose():
+def test_a_subkey_is_hkdf_of_the_key_and_a_labeled_purpose():
     """RFC 5869 by hand: no salt is 32 zero bytes, and 32 bytes are one block."""
     extracted = hmac.digest(bytes(32), SECRET, "sha256")
     for purpose in PURPOSES:

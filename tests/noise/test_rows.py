@@ -42,10 +42,10 @@ ROUNDING = 1e-11
 
 OTHERS = {
     "online tree": tree(ROUNDS, full=False),
-    "normalised online tree": normalized(tree(ROUNDS, full=False)),
-    "normalised full tree": normalized(tree(ROUNDS)),
+    "normalized online tree": normalized(tree(ROUNDS, full=False)),
+    "normalized full tree": normalized(tree(ROUNDS)),
     "ternary tree": kary_tree(3, ROUNDS),
-    "normalised ternary tree": normalized(kary_tree(3, ROUNDS)),
+    "normalized ternary tree": normalized(kary_tree(3, ROUNDS)),
     "stamped tree": Stamped(tree(4), ROUNDS),
     "stamped online tree": Stamped(tree(5, full=False), ROUNDS),
     "stamped ternary tree": Stamped(kary_tree(3, 5), ROUNDS),

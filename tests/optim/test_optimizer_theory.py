@@ -1,4 +1,4 @@
-"""λ of JME-Adam against a search over the product of noises that it minimises."""
+"""λ of JME-Adam against a search over the product of noises that it minimizes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_squares_of_the_noisy_mean_have_the_predicted_bias_and_variance() -> Non
 @pytest.mark.parametrize("first", STRATEGIES)
 @pytest.mark.parametrize("second", STRATEGIES)
 @pytest.mark.parametrize("share", [0.5, 0.01, 1e-5])
-def test_the_weight_minimises_the_product_of_both_noises(
+def test_the_weight_minimizes_the_product_of_both_noises(
     first: str, second: str, share: float
 ) -> None:
     """The product is (noise of the first moment)·(1 + relative variance of v)."""

@@ -45,7 +45,7 @@ def moved(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_figure_2_where_jme_gets_ahead() -> None:
-    """C = I: from σ = 0.706 with noise on d² entries, 0.499 symmetrised; against biased PP 0.547,
+    """C = I: from σ = 0.706 with noise on d² entries, 0.499 symmetrized; against biased PP 0.547,
     0.387.
 
     The errors in closed form, with S = n(n + 1)/2 and B = Σt², are those of

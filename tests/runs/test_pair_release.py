@@ -143,7 +143,7 @@ def worst_found(
             runs.append(released(plan, optimizer, rounds))
         return spread(plan, *runs)
 
-    def neighbour(y: Matrix) -> Matrix:
+    def neighbor(y: Matrix) -> Matrix:
         return y if adjacency == "replace-one" else np.zeros_like(y)
 
     longest = [*patterns(plan)[-1:], tuple(range(0, N, plan.participation.min_separation))]
@@ -160,7 +160,7 @@ def worst_found(
             y[:, 1] = -np.cos(angle)
             if angle == 0:
                 y = -x
-            found = value(pattern, 5 * x, neighbour(5 * y))
+            found = value(pattern, 5 * x, neighbor(5 * y))
             if found > best:
                 best = found
                 state = (pattern, x, y)
@@ -168,7 +168,7 @@ def worst_found(
     pattern, x, y = state
     for step in np.geomspace(0.5, 0.01, 25):
         u, v = (z + step * rng.normal(size=z.shape) for z in (x, y))
-        found = value(pattern, 5 * u, neighbour(5 * v))
+        found = value(pattern, 5 * u, neighbor(5 * v))
         if found > best:
             best = found
             x = u

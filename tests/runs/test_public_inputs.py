@@ -25,7 +25,7 @@ NAMES = [
     "sizes of users",
     "classes",
     "shape of an example",
-    "normalisation",
+    "normalization",
     "partition",
     "test part",
 ]

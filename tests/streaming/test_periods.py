@@ -87,7 +87,7 @@ def integers(folder: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_many_rows_of_a_period_move_a_pair_no_further_than_stated(k: int) -> None:
-    """Maximised over the rows and the periods of a user, three rows in each of at most k."""
+    """Maximized over the rows and the periods of a user, three rows in each of at most k."""
     mechanism = Toeplitz([1.0, 0.6, 0.3], 3)
     small = {"rounds": 3, "max_participations": k, "mechanisms": (mechanism,)}
     settings = Settings(**{**WEEKLY, **small})

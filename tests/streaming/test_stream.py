@@ -330,7 +330,7 @@ LABELS: dict[str, Any] = {
 }
 
 
-def labelled(path: Path, stop: int, begin: int = 0) -> Path:
+def labeled(path: Path, stop: int, begin: int = 0) -> Path:
     rows = [f"k{i},{x!r},2026-01-{i + 1:02}" for i, x in enumerate(sample(12, 1)[:, 0].tolist())]
     path.write_text("\n".join(["id,x,when", *rows[begin:stop]]) + "\n")
     return path
@@ -345,12 +345,12 @@ def test_a_stream_in_parts_ends_with_the_same_bytes(tmp_path: Path, output: str)
     whole = tmp_path / "whole"
     parts = tmp_path / "parts"
     whole.mkdir(), parts.mkdir()
-    run_once(whole, settings, labelled(tmp_path / "rows.csv", 12), output)
+    run_once(whole, settings, labeled(tmp_path / "rows.csv", 12), output)
     for stop in (1, 5, 9):
-        run_once(parts, settings, labelled(tmp_path / "part.csv", stop), output)
+        run_once(parts, settings, labeled(tmp_path / "part.csv", stop), output)
     text = (parts / output).read_bytes()
     (parts / output).write_bytes(text[: len(text) // 2])
-    rest = labelled(tmp_path / "rest.csv", 12, begin=9)
+    rest = labeled(tmp_path / "rest.csv", 12, begin=9)
     run_once(parts, settings, rest, output, first_row=10)
     assert (parts / output).read_bytes() == (whole / output).read_bytes()
     (parts / output).unlink()
@@ -366,7 +366,7 @@ def test_a_stream_in_parts_ends_with_the_same_bytes(tmp_path: Path, output: str)
 
 def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
     settings = Settings(**LABELS)
-    source = labelled(tmp_path / "rows.csv", 9)
+    source = labeled(tmp_path / "rows.csv", 9)
     statement = run_once(tmp_path, settings, source)
     assert [entry["name"] for entry in statement["public_inputs"]] == ["timestamp", "row_id"]
     assert "k4" not in (tmp_path / "state/statement.txt").read_text()
@@ -378,7 +378,7 @@ def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="row 10 must come next; the input begins with row 11"):
         run_once(tmp_path, settings, source, first_row=11)
     with pytest.raises(InputError, match="input must have the 9 rows that were taken before"):
-        run_once(tmp_path, settings, labelled(source, 5))
+        run_once(tmp_path, settings, labeled(source, 5))
     with sqlite3.connect(tmp_path / "state/stream.sqlite") as connection:
         changed = connection.execute(
             "UPDATE commits SET about = replace(about, 'k4', 'k5')"
@@ -386,17 +386,17 @@ def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
     connection.close()
     assert changed >= 1
     with pytest.raises(LedgerError, match="not as it was written"):
-        run_once(tmp_path, settings, labelled(source, 9))
+        run_once(tmp_path, settings, labeled(source, 9))
 
 
 def test_the_next_rows_alone_are_refused_also_after_an_invalid_row(tmp_path: Path) -> None:
     settings = Settings(**LABELS)
-    source = labelled(tmp_path / "rows.csv", 6)
+    source = labeled(tmp_path / "rows.csv", 6)
     lines = source.read_text().splitlines()
     source.write_text("\n".join([*lines[:-1], "k5,late,2026-01-06"]) + "\n")
     run_once(tmp_path, settings, source)
     with pytest.raises(InputError, match=r"the first 6 rows must be those.*--from-row 7"):
-        run_once(tmp_path, settings, labelled(tmp_path / "next.csv", 12, begin=6))
+        run_once(tmp_path, settings, labeled(tmp_path / "next.csv", 12, begin=6))
     source.write_text(
         "\n".join([*lines, *(tmp_path / "next.csv").read_text().splitlines()[1:]]) + "\n"
     )

@@ -62,7 +62,7 @@ def branching(outputs: Tensor) -> Tensor:
     return 2 * outputs if outputs.sum().item() > 0 else outputs
 
 
-def centred(outputs: Tensor, labels: Tensor) -> Tensor:
+def centered(outputs: Tensor, labels: Tensor) -> Tensor:
     losses = F.cross_entropy(outputs, labels, reduction="none")
     return losses - losses.mean()
 
@@ -110,7 +110,7 @@ BROKEN: dict[str, tuple[Callable[[], Task], tuple[str, ...], bool]] = {
         False,
     ),
     "a loss that mixes examples": (
-        lambda: with_loss(centred),
+        lambda: with_loss(centered),
         ("loss must treat examples one by one; got another loss for an example among others",),
         False,
     ),

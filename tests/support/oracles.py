@@ -119,7 +119,7 @@ def ascended_sensitivities(
 ) -> Array:
     """max ‖C X‖_F over X with rows in the unit ball of R^d and zero outside a pattern, ascended.
 
-    From a random X for each pattern, conditional gradient: ‖C X‖_F² is convex, so to maximise its
+    From a random X for each pattern, conditional gradient: ‖C X‖_F² is convex, so to maximize its
     linearisation, which points each row along that of CᵀC X, never lowers it. Each value is reached
     by some user. Shape of the stack.
     """

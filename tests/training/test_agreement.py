@@ -39,8 +39,8 @@ class Mixing(nn.Module):
 
 
 MIXING: dict[str, Callable[[Tensor], Tensor]] = {
-    "centred": lambda x: x - x.mean(0),
-    "normalised": lambda x: F.normalize(x, dim=0),
+    "centered": lambda x: x - x.mean(0),
+    "normalized": lambda x: F.normalize(x, dim=0),
     "largest": lambda x: x - x.amax(dim=0),
     "a little": lambda x: x - 0.001 * x.mean(0),
 }
@@ -80,7 +80,7 @@ def test_modules_that_mix_nothing_are_told_from_those_that_do() -> None:
 
 
 def test_a_module_that_magnifies_rounding_mixes_nothing() -> None:
-    """Groups of two channels are ±1 once they are normalised, whatever they are."""
+    """Groups of two channels are ±1 once they are normalized, whatever they are."""
     for seed in range(5):
         torch.manual_seed(seed)
         task = task_of(nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)))

@@ -319,7 +319,7 @@ def test_a_token_that_is_none_reaches_no_row_of_another_user(
         preflight(beyond_the_table(), LOCAL)
 
 
-def test_a_token_that_is_flattened_into_a_neighbour_is_seen(
+def test_a_token_that_is_flattened_into_a_neighbor_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert with_the_token_beyond(monkeypatch, flattens=True) == (False, [])
@@ -355,7 +355,7 @@ def test_the_check_sees_an_engine_that_keeps_something(
         path = "vmap"
         monkeypatch.setattr(VmapEngine, "train", apart)
     elif fault == "buffers stay":
-        task = with_model(Centred())
+        task = with_model(Centered())
         monkeypatch.setattr(LoopEngine, "_restore_buffers", lambda engine: None)
     else:
         trained = LoopEngine._train
@@ -373,7 +373,7 @@ def test_the_check_sees_an_engine_that_keeps_something(
     assert "differed after or together with other users" in seen
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     """Subtracts a moving mean, a buffer."""
 
     mean: Tensor

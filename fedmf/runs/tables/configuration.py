@@ -66,12 +66,12 @@ class MechanismTable(Value):
         Field("workload A₁ of C: prefix, momentum:β, window:w, …; auto: from the optimizer"),
     ] = "prefix"
     objective: Annotated[
-        str, Field("error that C minimises: rmse, max, last or weights:w1,w2,…")
+        str, Field("error that C minimizes: rmse, max, last or weights:w1,w2,…")
     ] = "rmse"
     second_moment_weight: Annotated[
         float,
         Field(
-            "if w > 0, the errors of both moments are minimised, the second one with weight w",
+            "if w > 0, the errors of both moments are minimized, the second one with weight w",
             "w",
             ge=0,
         ),

@@ -1,11 +1,11 @@
 """Other libraries and this one: error and time of design at one (n, k, b), noise, users trained a
 second.
 
-    python simulations/design/neighbours.py [--only designs | timings]
+    python simulations/design/neighbors.py [--only designs | timings]
 
 Each call judges the libraries that its environment has beside what fedmf needs: pfl, flwr, opake,
 opacus, correlated-noise-mechanism, jax-privacy. It keeps what it found in
-docs/results/neighbours.json and writes the page from all that is kept. RMSE is that of prefix sums
+docs/results/neighbors.json and writes the page from all that is kept. RMSE is that of prefix sums
 at ε = 8 and δ = 1e-5 with the exact sensitivity of `fedmf.import_strategy`, whatever the library
 states. All times are processor time, in one thread: a design's that of its first call; noise's that
 of adding one round of it to a vector of 10⁶ numbers, int64 for this package and float32 for others,
@@ -71,7 +71,7 @@ Add = Callable[[], object]
 
 
 def opake_recipes() -> tuple[Any, ...]:
-    """In the order of STRATEGIES; without column normalisation."""
+    """In the order of STRATEGIES; without column normalization."""
     from opake.dpftrl import noise
 
     return (
@@ -435,11 +435,11 @@ def page(all_rows: list[dict[str, Any]]) -> str:
     lines = [
         "## Errors",
         "",
-        "RMSE and seconds, `python simulations/design/neighbours.py --only designs`:",
+        "RMSE and seconds, `python simulations/design/neighbors.py --only designs`:",
         "",
     ]
     lines += table(["n, k, b", "strategy", *makers], designs)
-    lines += ["", "## Noise", "", "Nanoseconds per number, `neighbours.py --only timings`:", ""]
+    lines += ["", "## Noise", "", "Nanoseconds per number, `neighbors.py --only timings`:", ""]
     lines += table(["mechanism", "fedmf", "others"], times)
     lines += [
         "",
@@ -457,8 +457,8 @@ def main() -> None:
     parser.add_argument("--only", choices=("designs", "timings"))
     only = parser.parse_args().only
     torch.set_num_threads(1)
-    kept = RESULTS / "neighbours.json"
-    written = RESULTS / "neighbours.md"
+    kept = RESULTS / "neighbors.json"
+    written = RESULTS / "neighbors.md"
     all_rows: list[dict[str, Any]] = []
     for row in measured(only):
         all_rows = json.loads(kept.read_text("utf-8")) if kept.exists() else []

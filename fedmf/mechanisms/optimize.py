@@ -1,4 +1,4 @@
-"""The optimiser of every mechanism, and the parts of its losses, in float64 torch.
+"""The optimizer of every mechanism, and the parts of its losses, in float64 torch.
 
 A loss is the logarithm of a squared error, the sensitivity of the earliest pattern included.
 Gradients come from automatic differentiation. This module loads torch and SciPy, so that it is
@@ -32,7 +32,7 @@ _EXACT = 512
 _NODES = 20
 
 
-def optimise(
+def optimize(
     loss: Loss,
     start: Vector,
     lowest: Vector | float = -np.inf,
@@ -58,7 +58,7 @@ def optimise(
     References:
         Byrd, Lu, Nocedal & Zhu (1995).
 
-    >>> optimise(lambda x: ((x - 3.0) ** 2).sum(), np.zeros(2), highest=2.0)
+    >>> optimize(lambda x: ((x - 3.0) ** 2).sum(), np.zeros(2), highest=2.0)
     array([2., 2.])
     """
     best = start

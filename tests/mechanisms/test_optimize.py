@@ -14,12 +14,12 @@ from fedmf.mechanisms.banded_toeplitz import ToeplitzLoss
 from fedmf.mechanisms.blt_family import _BufferedLoss
 from fedmf.mechanisms.closed_forms import bisr, bsr
 from fedmf.mechanisms.objective import query_variances
-from fedmf.mechanisms.optimise import (
+from fedmf.mechanisms.optimize import (
     log_earliest,
     log_earliest_exponentials,
     log_error,
     log_mean,
-    optimise,
+    optimize,
     series_reciprocal,
 )
 from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload, prefix, weighted
@@ -167,10 +167,10 @@ def test_variances_of_a_banded_matrix_and_their_gradient(queries: ToeplitzWorklo
     )
 
 
-def test_the_optimiser_keeps_the_best_point_within_bounds_and_leaves_out_what_overflows() -> None:
+def test_the_optimizer_keeps_the_best_point_within_bounds_and_leaves_out_what_overflows() -> None:
     def walled(x):
         return torch.where(x[0] > 2.0, torch.inf, (x**2).sum() - 4.0 * x[0])
 
-    assert optimise(walled, np.array([1.0, 1.0])) == pytest.approx([2.0, 0.0], abs=1e-3)
-    bounded = optimise(lambda x: (x**2).sum(), np.ones(2), lowest=np.array([0.5, -1.0]))
+    assert optimize(walled, np.array([1.0, 1.0])) == pytest.approx([2.0, 0.0], abs=1e-3)
+    bounded = optimize(lambda x: (x**2).sum(), np.ones(2), lowest=np.array([0.5, -1.0]))
     assert bounded == pytest.approx([0.5, 0.0], abs=1e-12)
