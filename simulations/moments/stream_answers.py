@@ -1,4 +1,4 @@
-"""What streams of real rows end in: errors beside a single release and a lower bound, intervals,
+"""Streams of real rows: errors next to a single release and a lower bound, intervals,
 methods.
 
     python simulations/moments/stream_answers.py
@@ -51,7 +51,7 @@ makes each mean's error √2 times that of a mean alone. Standard errors of the 
 noise; one-shot: a single release of all rows so far, at the same ε and cap. Processor seconds and
 memory of the whole command.
 
-| ε | final error | one-shot | ratio: final | last quarter | worst | correlations told | s | MB |
+| ε | final error | one-shot | ratio: final | last quarter | worst | correlations shown | s | MB |
 |---|---|---|---|---|---|---|---|---|
 {flights}
 
@@ -79,7 +79,7 @@ last one. At most {cap_text} rows of a user. Share of 95 % intervals that hold t
 rows, and their mean width, over entries and runs; smallest eigenvalue of any covariance over its
 trace.
 
-| data | adjacency | mean: held, % | width | variance | width | correlation | width | told, % | \
+| data | adjacency | mean: held, % | width | variance | width | correlation | width | shown, % | \
 least |
 |---|---|---|---|---|---|---|---|---|---|
 {intervals}
