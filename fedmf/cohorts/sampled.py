@@ -1,6 +1,6 @@
 """Random cohorts as the amplification theorems assume them, as values of a configuration.
 
-Their laws and draws are in `fedmf.accounting.sampled_cohorts`, beside the accountants. The number
+Their laws and draws are in `fedmf.accounting.sampled_cohorts`, next to the accountants. The number
 of users differs from round to round.
 """
 

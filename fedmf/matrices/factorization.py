@@ -1,7 +1,7 @@
 """Strategy matrices: the questions that every C answers, dense C, and C with repeated blocks.
 
 A mechanism is private by two answers, the columns of C (how far a user moves C·G) and the streaming
-form of C⁻¹ (how noise is made); the other kinds of C are in the files beside this one.
+form of C⁻¹ (how noise is made); the other kinds of C are in the files next to this one.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from fedmf.matrices.series import (
 )
 from fedmf.matrices.toeplitz import InverseToeplitz, Toeplitz
 
-# What may be left out beside the largest coefficient where only sums count.
+# What may be left out relative to the largest coefficient where only sums count.
 _NEGLIGIBLE = 1e-17
 _FEWEST_SETTLED = 1024
 

@@ -1,4 +1,4 @@
-"""What McKenna (2024/25) says in numbers of its Figures 1, 2, 6, 7 and 8, beside ours.
+"""What McKenna (2024/25) says in numbers of its Figures 1, 2, 6, 7 and 8, next to ours.
 
     python simulations/design/bandmf_claims.py
 

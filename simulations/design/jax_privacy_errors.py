@@ -1,4 +1,4 @@
-"""Errors of our designs beside those of jax-privacy, whose figures are kept: no other package is
+"""Errors of our designs next to those of jax-privacy, whose figures are kept: no other package is
 needed.
 
     python simulations/design/jax_privacy_errors.py [--quick]

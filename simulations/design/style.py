@@ -1,4 +1,4 @@
-"""How pictures look: one width, one color and marker a mechanism, names beside the lines' ends.
+"""How pictures look: one width, one color and marker a mechanism, names next to the lines' ends.
 
 Pictures are 7 inches wide, so that ten points are 14 pixels where a page shows them 700 pixels
 wide.

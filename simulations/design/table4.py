@@ -1,4 +1,4 @@
-"""DP-λCGD (Kalinin et al. 2026), Table 4, first column: every row, ours beside the paper's.
+"""DP-λCGD (Kalinin et al. 2026), Table 4, first column: every row, ours next to the paper's.
 
     python simulations/design/table4.py [--quick] [--output docs/results/table4.md]
 

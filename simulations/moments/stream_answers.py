@@ -38,7 +38,7 @@ CAPS = {"flights": 10, "ratings": 20, "baseball": 20}
 RUNS = 200
 #: For methods: rows, one a user, each released.
 ROWS = 1000
-PAGE = """# What streams of real rows end in
+PAGE = """# Errors and intervals of streams of real rows
 
 `python simulations/moments/stream_answers.py`; data and their sources: `simulations/fetch_data.py`.
 Columns are mapped to [-1, 1] from public ranges, δ = 1e-5, running averages.
