@@ -238,7 +238,8 @@ def _steepest_growth(gram: Matrix, epsilon: float) -> Vector:
     """
     growths: list[float] = []
     while len(growths) < _LONGEST - 1:
-        level = float(log_sum_exp((len(growths) + 1) * gram).max()) - math.log(len(gram))
+        c = len(growths) + 1
+        level = float(log_sum_exp(c * gram).max()) - math.log(len(gram))
         if level >= epsilon:
             break
         growths.append(level)

@@ -190,7 +190,8 @@ def _step(
     def gap(log_noise: float) -> float:
         s = math.exp(log_noise)
         values = [contributions(pair, draws, s, epsilon, side) for draws in frozen]
-        return math.log(max(float(np.concatenate(values).mean()), 1e-300)) - math.log(delta)
+        estimate = float(np.concatenate(values).mean())
+        return math.log(max(estimate, 1e-300)) - math.log(delta)
 
     low = math.log(noise) - _TRUST
     high = math.log(noise) + _TRUST

@@ -44,7 +44,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 #: A number far from overflow.
 Real = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
-_FILL: Final = Field(None, description="stands for a missing cell; else its row is ignored")
+_FILL: Final = Field(None, description="replaces a missing cell; else its row is ignored")
 #: A time as ISO 8601; TOML has dates and times of its own.
 Moment = Annotated[datetime, BeforeValidator(lambda at: time_of(str(at)) or at)]
 AnyColumn = TypeVar("AnyColumn", bound="Column")
@@ -314,8 +314,9 @@ class Time(Column):
             return -1
         step = self.passed(at)
         end = self.end.replace(tzinfo=self.zone)
-        inside = at.replace(tzinfo=at.tzinfo or end.tzinfo) < end
-        return step if inside and step >= 0 else -1
+        if step < 0 or at.replace(tzinfo=at.tzinfo or end.tzinfo) >= end:
+            return -1
+        return step
 
 
 @final

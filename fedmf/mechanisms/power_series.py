@@ -112,7 +112,8 @@ def settled_reciprocal(series: Vector, terms: int) -> Vector:
     with np.errstate(over="ignore", invalid="ignore"):
         while inverse.size < terms:
             size = np.abs(inverse)
-            if not (largest := size.max()) < np.inf:
+            largest = size.max()
+            if not largest < np.inf:
                 return inverse
             if size[-c.size :].max() <= _NEGLIGIBLE * largest:
                 return _without_negligible(inverse)

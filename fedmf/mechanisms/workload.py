@@ -282,13 +282,19 @@ def _columns(values: ArrayLike, rounds: int) -> Vector:
 
 def _weights(values: ArrayLike, rounds: int, label: str, positive: bool) -> Vector:
     weights = np.array(values, dtype=np.float64)
-    low = "positive" if positive else "non-negative and not all zero"
-    fit = weights.shape == (rounds,) and bool(np.isfinite(weights).all())
-    if not fit or not ((weights > 0).all() if positive else (weights >= 0).all() and weights.any()):
-        shown = (
-            f"shape {weights.shape}" if weights.shape != (rounds,) else f"minimum {weights.min()}"
-        )
-        raise ValueError(f"{label} must be n={rounds} finite numbers, {low}; got {shown}.")
+    if positive:
+        signs = "positive"
+        has_these_signs = bool((weights > 0).all())
+    else:
+        signs = "non-negative and not all zero"
+        has_these_signs = bool((weights >= 0).all() and weights.any())
+    fault = ""
+    if weights.shape != (rounds,):
+        fault = f"shape {weights.shape}"
+    elif not np.isfinite(weights).all() or not has_these_signs:
+        fault = f"minimum {weights.min()}"
+    if fault:
+        raise ValueError(f"{label} must be n={rounds} finite numbers, {signs}; got {fault}.")
     weights.setflags(write=False)
     return weights
 

@@ -328,7 +328,9 @@ class FeedbackRows(RowRule[Recurrence]):
         """Bound the error of Σ_j c_tj·X_{t−j}, which has r terms."""
         feedback = np.atleast_2d(self.inverse.feedback)
         scale = self.inverse.row_scale
-        largest = float(np.abs(feedback).sum(axis=1).max()) * float(scale.max() / scale.min())
+        largest_sum = float(np.abs(feedback).sum(axis=1).max())
+        scale_ratio = float(scale.max() / scale.min())
+        largest = largest_sum * scale_ratio
         return _EPSILON * (self.vectors + 6) * _ROOM * farthest * row_std * largest
 
 

@@ -516,7 +516,10 @@ class PrivateRelease:
                     f" {shown_names(given)}. Select them by name, or pass an array in the release's"
                     " order."
                 )
-            x = [x[name] for name in wanted] if isinstance(x, Mapping) else x[list(wanted)]
+            if isinstance(x, Mapping):
+                x = [x[name] for name in wanted]
+            else:
+                x = x[list(wanted)]
         rows = np.array(x, np.float64)
         if rows.shape[-1:] != self.mean.shape:
             raise ValueError(

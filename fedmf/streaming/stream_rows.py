@@ -192,7 +192,8 @@ def numbered(rows: Sequence[Sequence[object]], users: Sequence[str | None] | Non
     >>> block.values.tolist(), block.invalid.tolist()
     ([[1.0, 0.5], [0.0, 0.0], [0.0, 0.0]], [False, True, True])
     """
-    return _unscaled(np.array([[_number(entry) for entry in row] for row in rows]), users)
+    values = [list(map(_number, row)) for row in rows]
+    return _unscaled(np.array(values), users)
 
 
 def _unscaled(

@@ -200,9 +200,10 @@ class Task:
         """
         model = self.model
         ids = list(self.dataset.user_ids)
-        initial = hashlib.sha256(model.initial().cpu().numpy().astype("<f4").tobytes()).hexdigest()
+        initial = model.initial().cpu().numpy().astype("<f4")
+        initial_digest = hashlib.sha256(initial.tobytes()).hexdigest()
         arrays = [(name, tuple(p.shape)) for name, p in model.trained.items()]
-        digest = _digest([arrays, initial])
+        digest = _digest([arrays, initial_digest])
         metrics: list[str] = []
         for metric in self.metrics:
             terms = qualified_name(metric.terms)

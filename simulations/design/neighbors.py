@@ -3,8 +3,8 @@ second.
 
     python simulations/design/neighbors.py [--only designs | timings]
 
-Each call judges the libraries that its environment has in addition to what fedmf needs: pfl, flwr, opake,
-opacus, correlated-noise-mechanism, jax-privacy. It keeps what it found in
+Each call judges the libraries that its environment has in addition to what fedmf needs: pfl, flwr,
+opake, opacus, correlated-noise-mechanism, jax-privacy. It keeps what it found in
 docs/results/neighbors.json and writes the page from all that is kept. RMSE is that of prefix sums
 at ε = 8 and δ = 1e-5 with the exact sensitivity of `fedmf.import_strategy`, whatever the library
 states. All times are processor time, in one thread: a design's that of its first call; noise's that

@@ -114,7 +114,9 @@ def configuration_page() -> str:
             of, _, name = key.dotted.partition(".")
             if of == table:
                 default = f"*{key.type}*" if key.default == _NOT_SET else key.default
-                meaning = "one of these" if name == "kind" and len(kinds) > 1 else key.meaning
+                meaning = key.meaning
+                if name == "kind" and len(kinds) > 1:
+                    meaning = "one of these"
                 lines.append(f"| `{name}` | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
 
