@@ -96,7 +96,7 @@ class WriterLock:
 
 
 class ReleaseGuard:
-    """The right to release under one opening, which is lost for good by any failure.
+    """The right to release under one opening, which any failure ends permanently.
 
     From the moment a row of noise is drawn for a sum until the release is durable, the noisy sum
     may become known: a commit may exist although its flush failed, or a user's own rule may have

@@ -47,8 +47,6 @@ class Histories:
 
     def __init__(self, participation: Participation) -> None:
         self._contract = participation
-        self._most = participation.max_participations
-        self._apart = participation.min_separation
         self.names = list[str]()
         self._key_of = dict[str, int]()
         self._counts = array("q")
@@ -109,7 +107,8 @@ class Histories:
             count: likewise.
             time: of the next participation.
         """
-        return (time - last < self._apart) | (count >= self._most)
+        is_too_early = time - last < self._contract.min_separation
+        return is_too_early | (count >= self._contract.max_participations)
 
     def check(self, time: int, users: Iterable[str]) -> None:
         """Require that all these users may take part at a time.
@@ -121,12 +120,12 @@ class Histories:
             if self.admits(user, time):
                 continue
             _, count, last = self.row(user)
-            if time - last < self._apart:
+            if time - last < self._contract.min_separation:
                 past = f"in round {last}"
-                rule = f"b (min_separation) is {self._apart}"
+                rule = f"b (min_separation) is {self._contract.min_separation}"
             else:
                 past = f"{count} times, last in round {last},"
-                rule = f"k (max_participations) is {self._most}"
+                rule = f"k (max_participations) is {self._contract.max_participations}"
             raise ParticipationViolation(
                 f"user {user!r} took part {past} and may not in round {time}: {rule}."
             )

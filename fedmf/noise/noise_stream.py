@@ -243,12 +243,12 @@ class NoiseStream:
                 rows differ.
             HorizonExceededError: the position is past the horizon.
         """
-        before = self._t
+        current_t = self._t
         self.seek(state.get("t"))  # type: ignore[arg-type]
         opening_indices = self.keys.digest(self._t)
         for name, value in {**self._identity(), "opening_indices": opening_indices}.items():
             if state.get(name) != value:
-                self._t = before
+                self._t = current_t
                 raise ValueError(
                     f"{name} (of the saved noise) must be {value!r}; got {state.get(name)!r}. Other"
                     " noise would void the guarantee: restore all records from the same copy."
@@ -261,10 +261,11 @@ class NoiseStream:
                 "stored (vectors of the saved noise) must be float64 of shape"
                 f" {self._stored.shape}; got {stored.dtype} of shape {tuple(stored.shape)}."
             )
-        at = state.get("stored_t", self._t)
-        if at <= self._t and state.get("stored_openings", opening_indices) == self.keys.digest(at):
+        stored_t = state.get("stored_t", self._t)
+        stored_openings = state.get("stored_openings", opening_indices)
+        if stored_t <= self._t and stored_openings == self.keys.digest(stored_t):
             self._stored = stored.numpy().copy()
-            self._stored_t = at
+            self._stored_t = stored_t
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -279,12 +280,12 @@ class NoiseStream:
         if self._stored_t == self._t:
             return
         start = self._rule.replay_start(self._t)
-        at = self._stored_t
-        if at is None or not start <= at <= self._t:
+        from_t = self._stored_t
+        if from_t is None or not start <= from_t <= self._t:
             self._stored[:] = 0.0
-            at = start
+            from_t = start
         if self._rule.vectors:
-            self._make_rows(at, self._t - at, None)
+            self._make_rows(from_t, self._t - from_t, None)
         self._stored_t = self._t
 
     def _make_rows(self, t: int, count: int, totals: Integers | None) -> None:

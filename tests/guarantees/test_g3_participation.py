@@ -143,8 +143,11 @@ def test_one_participation_too_many_is_seen(
     least: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lax(self: Histories, last: int, count: int, time: int) -> object:
-        more, nearer = (1, 0) if least == "k + 1" else (0, 1)
-        return (time - last < self._apart - nearer) | (count >= self._most + more)
+        most = self._contract.max_participations
+        apart = self._contract.min_separation
+        if least == "k + 1":
+            return (time - last < apart) | (count >= most + 1)
+        return (time - last < apart - 1) | (count >= most)
 
     monkeypatch.setattr(Histories, "_refuses", lax)
     for check in (
