@@ -329,8 +329,7 @@ class FeedbackRows(RowRule[Recurrence]):
         feedback = np.atleast_2d(self.inverse.feedback)
         scale = self.inverse.row_scale
         largest_sum = float(np.abs(feedback).sum(axis=1).max())
-        scale_ratio = float(scale.max() / scale.min())
-        largest = largest_sum * scale_ratio
+        largest = largest_sum * float(scale.max() / scale.min())
         return _EPSILON * (self.vectors + 6) * _ROOM * farthest * row_std * largest
 
 

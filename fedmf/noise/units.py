@@ -214,7 +214,6 @@ def strategy_norm_bound(factorization: Factorization) -> float:
         return float(np.abs(coefficients).sum() / scales.min()) * _UPWARDS
     if factorization.rounds <= LARGEST_DENSE:
         sizes = np.abs(factorization.materialize())
-        largest_column = float(sizes.sum(axis=0).max())
-        largest_row = float(sizes.sum(axis=1).max())
-        return math.sqrt(largest_column * largest_row) * _UPWARDS
+        columns_by_rows = float(sizes.sum(axis=0).max() * sizes.sum(axis=1).max())
+        return math.sqrt(columns_by_rows) * _UPWARDS
     return math.sqrt(float(factorization.gram_diagonal(0).sum())) * _UPWARDS

@@ -37,7 +37,7 @@ def test_names_that_people_type_are_understood_and_written_as_ours(alias: str, n
 
 def test_bad_requests_are_rejected_by_name():
     for name, given, message in [
-        ("normalized-cgd", {}, "Did you mean 'normalized-cgd'"),
+        ("normalised-cgd", {}, "Did you mean 'normalized-cgd'"),
         ("", {}, "must be a known one"),
         ("cgd", {"params": {"gamma": 0.5}}, "cgd takes: lambda; got gamma=0.5"),
         ("identity", {"params": {"lambda": 0.5}}, "identity takes: none"),
