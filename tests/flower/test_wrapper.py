@@ -550,7 +550,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         {},
         "aggregates by something other than a mean",
     ),
-    "an older one": (Own, {}, "or in messages of Flower's older interface"),
+    "an older one": (Own, {}, "or uses messages of Flower's older interface"),
     "a subclass": (Watching, {}, "give it the attribute aggregation_is_a_mean = True"),
     "used": (lambda: used("momentum_vector"), {}, "must be new"),
     "two rules": (FedAdam, {"server_optimizer": Sgd()}, "must be one without a server rule"),
