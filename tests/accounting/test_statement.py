@@ -91,7 +91,9 @@ def test_run_that_stopped_early(path):
     assert "epsilon_so_far, which counts only" in " ".join(found["assumptions"])
     assert found["epsilon_spent"] == pytest.approx(epsilon_of([0, 3], 4, header), rel=1e-9)
     assert found["epsilon_spent"] < found["epsilon"]
-    assert "server receives sums of updates, and relies on it" in found["trust"].replace("The ", "")
+    assert "server receives sums of updates, and relies on these" in found["trust"].replace(
+        "The ", ""
+    )
     assert "ab12 (public seed: simulation only, no privacy)" in read(path).render_text()
     assert "Simulation only, no privacy" in read(path).render_text().splitlines()[0]
 

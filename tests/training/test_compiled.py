@@ -227,16 +227,16 @@ class Twice(nn.Module):
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "branches": (Branching, "sum is no layer"),
-    "a residual": (lambda: Twice(lambda m, x: x + m(x)), "add is no layer"),
+    "branches": (Branching, "sum is not a layer"),
+    "a residual": (lambda: Twice(lambda m, x: x + m(x)), "add is not a layer"),
     "a layer used twice": (lambda: Twice(lambda m, x: m(m(x))), "shared by two layers"),
-    "a detached layer": (lambda: Twice(lambda m, x: m(x).detach()), "detach is no layer"),
+    "a detached layer": (lambda: Twice(lambda m, x: m(x).detach()), "detach is not a layer"),
     "no gradient": (lambda: Twice(lambda m, x: torch.no_grad()(m)(x)), "hidden from gradients"),
     "examples mixed": (
         lambda: Twice(lambda m, x: m(x).reshape(216, -1).reshape(-1, 216)),
         "mixes examples",
     ),
-    "a scale": (lambda: Own(lambda x: 2 * x), "mul is no layer"),
+    "a scale": (lambda: Own(lambda x: 2 * x), "mul is not a layer"),
     "dropout": (
         lambda: flat(nn.Linear(216, 5), nn.Dropout(0.5), nn.Linear(5, 4)),
         "draws random numbers",
@@ -255,7 +255,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: nn.Sequential(nn.MaxPool2d(3, 2), nn.Flatten(), nn.Linear(36, 4)),
         "two by two",
     ),
-    "outputs of another layer": (lambda: Own(lambda x: x.sum(1)), "sum is no layer"),
+    "outputs of another layer": (lambda: Own(lambda x: x.sum(1)), "sum is not a layer"),
 }
 
 
