@@ -312,7 +312,7 @@ def export(
 def predict(
     run_dir: Path = argument(..., "RUN_DIR", "Run directory, finished or not."),
     source: Path = option(
-        ..., "FILE", "CSV, JSON lines or Parquet with the feature columns, or a folder.", "--input"
+        ..., "FILE", "CSV, JSON lines, Parquet, or a folder of such files or images.", "--input"
     ),
     output: Path | None = option(
         None, "FILE", "New file, .csv or .parquet. Default: CSV on standard output."

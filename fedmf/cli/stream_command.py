@@ -10,7 +10,7 @@ import io
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -37,7 +37,7 @@ from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
     from fedmf.data.user_files import RowFiles
-    from fedmf.streaming import Alarms, Settings, StreamPlan, StreamRun
+    from fedmf.streaming import Alarms, PrivateRelease, Settings, StreamPlan, StreamRun
     from fedmf.streaming.stream_rows import Reader, RowBlock
 
 #: The second panel of the help.
@@ -191,7 +191,14 @@ def stream(
     Example: fedmf stream --input rows.csv --schema schema.toml --epsilon 8 --delta 1e-5 --output
     m.csv
     """
-    from fedmf.cli.stream_screen import answer, check_user_option, dry_run_lines, first_lines
+    from fedmf.cli.stream_screen import (
+        answer,
+        check_user_option,
+        dry_run_lines,
+        first_lines,
+        first_warnings,
+        warnings_of,
+    )
     from fedmf.data import read_schema
     from fedmf.streaming import Alarms, Settings
     from fedmf.streaming.stream_rows import open_scored
@@ -261,8 +268,7 @@ def stream(
         if alarm_file is not None:
             stack.enter_context(alarm_file)
 
-        for line in first_lines(run.plan):
-            _say(line, to_stderr)
+        _say("\n".join(first_lines(run.plan)), to_stderr, first_warnings(run.plan))
         if dry_run:
             typer.echo(dry_run_lines(run.plan, users_per_period), nl=False)
             _show_counts(rows_file, run, reader)
@@ -281,12 +287,18 @@ def stream(
         if alarm_file is not None:
             text += f"Not private, for the operator only: {alarm_file}; see {alarms}.\n"
         if plot is not None:
-            from fedmf.cli.plots import draw_stream
-
-            draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
-    _say((text + statement.render_text(full, _more(state))).removesuffix("\n"), to_stderr)
+            _draw(run, last, plot)
+    _say(text, to_stderr, warnings_of(run.plan, last))
+    _say(statement.render_text(full, _more(state)), to_stderr)
     if run.full:
         raise HorizonExceededError(_end_of(run.plan))
+
+
+def _draw(run: StreamRun, last: PrivateRelease | None, plot: Path) -> None:
+    """Draw the releases of a run."""
+    from fedmf.cli.plots import draw_stream
+
+    draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
 
 
 def _end_of(plan: StreamPlan) -> str:
@@ -303,12 +315,19 @@ def _end_of(plan: StreamPlan) -> str:
     )
 
 
-def _say(text: str, to_stderr: bool) -> None:
-    """Show text: on standard output, unless that has the releases."""
-    if to_stderr:
-        log.say(text)
+def _say(text: str, to_stderr: bool, warnings: Sequence[str] = ()) -> None:
+    """Show text and then warnings: on standard output, unless that has the releases.
+
+    A JSON log has each warning as an object.
+    """
+    lines = [text.removesuffix("\n")]
+    if log.as_json:
+        for warning in warnings:
+            log.write(warning=warning)
     else:
-        typer.echo(text)
+        lines += [f"WARNING: {warning}" for warning in warnings]
+    show = log.say if to_stderr else typer.echo
+    show("\n".join(lines))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The text of ``fedmf stream`` for the screen.
 
 It consists of what the user should know before the first step (`first_lines`), the noise to expect
-(`dry_run_lines`), and the last release in words (`answer`).
+(`dry_run_lines`), the last release in words (`answer`), and warnings (`first_warnings`,
+`warnings_of`), which a JSON log has as objects.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.data.row_counts import names_in_words
-from fedmf.data.schema import Encoding
 from fedmf.data.table_reader import InputError
 from fedmf.streaming.private_release import (
     TYPICAL_USERS,
@@ -75,22 +75,23 @@ def first_lines(plan: StreamPlan) -> list[str]:
             " to it (--clip-norm), and invalid rows count as zeros. For columns of different size,"
             " use a --schema."
         )
-    elif not settings.count_weight:
-        lines.append(_uncounted(settings.encoding))
     return lines
 
 
-def _uncounted(encoding: Encoding | None) -> str:
-    """Return a warning of what invalid rows do where no column is nullable."""
+def first_warnings(plan: StreamPlan) -> list[str]:
+    """Return a warning of what invalid rows do where no column of a schema is nullable."""
+    settings = plan.settings
+    if settings.schema is None or settings.count_weight:
+        return []
     cell = "a missing or unreadable"
     remedy = " If cells may be missing, set nullable = true in the schema."
-    if encoding is not None and encoding.filled:
+    if settings.encoding is not None and settings.encoding.filled:
         cell = "an unreadable"
         remedy = ""
-    return (
-        f"WARNING: no column is nullable, so a row with {cell} cell counts as the center of all"
-        f" columns, which biases means.{remedy}"
-    )
+    return [
+        f"no column is nullable, so a row with {cell} cell counts as the center of all columns,"
+        f" which biases means.{remedy}"
+    ]
 
 
 def _participation(plan: StreamPlan) -> str:
@@ -179,15 +180,12 @@ def answer(
         return "\n".join([*lines, "No release yet."]) + "\n"
     share = release.valid_share
     error = release.valid_share_standard_error
-    largest_share = 1.0
-    if share is not None and error is not None:
-        largest_share = share + 2 * error
-        if largest_share < 1:
-            lines.append(
-                f"{100 * max(share, 0):.0f} ± {200 * error:.2g} % of the rows that count are valid;"
-                " the others have a missing or unreadable cell, or a category that the schema does"
-                " not name."
-            )
+    if share is not None and error is not None and share + 2 * error < 1:
+        lines.append(
+            f"{100 * max(share, 0):.0f} ± {200 * error:.2g} % of the rows that count are valid;"
+            " the others have a missing or unreadable cell, or a category that the schema does"
+            " not name."
+        )
     if release.users_per_release is not None and release.users_per_release_standard_error:
         lines.append(
             f"{max(release.users_per_release, 0):.4g} ±"
@@ -196,21 +194,38 @@ def answer(
     lines += _table(plan, release)
     lines += _correlations(plan, release)
     lines += _errors(plan, release)
-    warnings = _warnings(plan, release)
-    lines += warnings
-    if not warnings and (release.too_noisy or release.too_few):
-        warning = (
-            f"WARNING: {release.too_few or release.too_noisy}.{hidden(release)} More rows, tighter"
-            " bounds, fewer columns, fewer releases (--release-every), --weight covariance or a"
-            " larger epsilon help."
-        )
-        zeros = plan.settings.schema is None and bool(
-            (release.mean_low * release.mean_high <= 0).all()
-        )
-        if zeros or largest_share < 0.05:
-            warning += _EMPTY
-        lines.append(warning)
     return "\n".join(lines) + "\n"
+
+
+def warnings_of(plan: StreamPlan, release: PrivateRelease | None) -> list[str]:
+    """Return warnings of the last release, from released numbers alone.
+
+    They are of values out of bounds and of clipped rows, or else of too much noise.
+    """
+    if release is None:
+        return []
+    warnings = [_clipped(plan, release)]
+    if plan.settings.encoding is not None:
+        warnings.insert(0, at_bounds(release, plan.settings.encoding))
+    warnings = [warning for warning in warnings if warning]
+    if not warnings and (release.too_noisy or release.too_few):
+        warnings.append(_too_noisy(plan, release))
+    return warnings
+
+
+def _too_noisy(plan: StreamPlan, release: PrivateRelease) -> str:
+    """Return what the noise hides, and what helps."""
+    warning = (
+        f"{release.too_few or release.too_noisy}.{hidden(release)} More rows, tighter bounds, fewer"
+        " columns, fewer releases (--release-every), --weight covariance or a larger epsilon help."
+    )
+    share = release.valid_share
+    error = release.valid_share_standard_error
+    few_valid = share is not None and error is not None and share + 2 * error < 0.05
+    zeros = bool((release.mean_low * release.mean_high <= 0).all())
+    if few_valid or (zeros and plan.settings.schema is None):
+        warning += _EMPTY
+    return warning
 
 
 def _periods_released(plan: StreamPlan, position: Position) -> str:
@@ -359,14 +374,6 @@ def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     return [line]
 
 
-def _warnings(plan: StreamPlan, release: PrivateRelease) -> list[str]:
-    """Return warnings of values out of bounds and of clipped rows, from released numbers alone."""
-    warnings = [_clipped(plan, release)]
-    if plan.settings.encoding is not None:
-        warnings.insert(0, at_bounds(release, plan.settings.encoding))
-    return [warning for warning in warnings if warning]
-
-
 def _clipped(plan: StreamPlan, release: PrivateRelease) -> str:
     """Return a warning if many rows were probably clipped, as post-processing of the release.
 
@@ -403,7 +410,7 @@ def _clipped(plan: StreamPlan, release: PrivateRelease) -> str:
     if square < 3 * noise or square + _CLIPPED * spread < 1:
         return ""
     return (
-        "WARNING: many rows were probably clipped, unless all have the clip norm: the released"
-        f" root mean square norm is {math.sqrt(square):.0%} of {settings.clip_norm:g}. This table"
-        f" describes clipped rows: increase --clip-norm, {remedy}."
+        "many rows were probably clipped, unless all have the clip norm: the released root mean"
+        f" square norm is {math.sqrt(square):.0%} of {settings.clip_norm:g}. This table describes"
+        f" clipped rows: increase --clip-norm, {remedy}."
     )

@@ -10,8 +10,9 @@ import logging
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
@@ -22,7 +23,6 @@ from torch import Tensor
 from fedmf.data.cells import (
     column_of,
     ids,
-    matrix_of,
     numbers,
     places,
     require_canonical,
@@ -38,6 +38,7 @@ from fedmf.data.structure import (
     TensorStructure,
     each,
     named,
+    split_rows,
     structure_of,
 )
 from fedmf.data.table_reader import shown_names
@@ -48,6 +49,8 @@ _log = logging.getLogger("fedmf")
 #: The user list that is taken from the rows themselves, which makes it public.
 FROM_DATA: Final = "from-data"
 _NOT_FINITE: Final = "x: not a finite number"
+#: Numbers that are checked at a time.
+_BLOCK: Final = 2**18
 #: Names that pandas gives to an index that was saved as a column.
 _SAVED_INDEX: Final = re.compile(r"Unnamed: [0-9]+|__index_level_[0-9]+__|")
 #: The owner of a test part: nobody, if no user of the run ever owned its examples; people who are
@@ -185,7 +188,7 @@ class Dataset(ABC):
             names = _class_names(classes)
             count = len(names)
         if test is None:
-            test_x = each(lambda part: part[:0], features)
+            test_x = each(lambda part: part[:0].clone(), features)
             test_y = y[:0]
         else:
             test_x = each(_tensor, test[0])
@@ -201,19 +204,20 @@ class Dataset(ABC):
         if not isinstance(users, Tensor):
             require_exact(column_of(users), user_ids, "users")
         owned = partition_by_owner(places(ids_of_rows, user_ids), np.arange(len(user_ids)))
-        usable = torch.from_numpy(readable(test_x, test_labels, count))
+        test_faults = _faults(test_x, test_labels, count)
+        usable = torch.from_numpy(_without(test_faults))
         if test_owner != "training users":
-            left_out = _faults(test_x, test_labels, count)
             everything = np.ones(len(usable), dtype=bool)
             check_public_tests(
-                len(usable), int(usable.sum()), counted(left_out, everything), "test"
+                len(usable), int(usable.sum()), counted(test_faults, everything), "test"
             )
-        test_x = each(lambda part: part[usable], test_x)
-        test_labels = test_labels[usable]
-        within = _within(features, named(structure_of(test_x, vocabulary)))
-        owned = owned.keeping(readable(features, labels, count) & within)
+        if not usable.all():
+            test_x = each(lambda part: part[usable], test_x)
+            test_labels = test_labels[usable]
         faults = _faults(features, labels, count)
+        within = _within(features, named(structure_of(test_x, vocabulary)))
         faults["x: an integer that is not below its bound"] = ~within
+        owned = owned.keeping(_without(faults))
         faults |= _faults_of_users(ids_of_rows, user_ids)
         everybody = np.ones(len(labels), dtype=bool)
         row_counts = RowCounts(
@@ -526,20 +530,22 @@ def _layout(features: Features) -> str:
 
 
 def _tensor(values: Any) -> Tensor:
-    """Return a copy, which no later change of the values affects."""
+    """Return a copy, which no later change of the values affects; float64 becomes float32."""
     if isinstance(values, Tensor):
-        tensor = values.detach().clone()
+        dtype = torch.float32 if values.dtype == torch.float64 else values.dtype
+        tensor = values.detach().to(dtype, copy=True)
     else:
         try:
-            tensor = torch.from_numpy(np.array(values))
+            array = np.asarray(values)
+            dtype = np.float32 if array.dtype == np.float64 else array.dtype
+            with np.errstate(over="ignore"):
+                tensor = torch.from_numpy(np.array(array, dtype))
         except (TypeError, ValueError):  # text, objects, or rows of different length
             raise ValueError(
                 f"x and y must be arrays or tensors of numbers; got {one_line(repr(values)):.80}."
             ) from None
     if tensor.is_complex():
         raise ValueError("x and y must be arrays or tensors of real numbers; got complex ones.")
-    if tensor.dtype == torch.float64:
-        tensor = tensor.float()
     return tensor
 
 
@@ -606,8 +612,11 @@ def _columns(frame: Any, names: Sequence[str], frame_name: str) -> dict[str, Any
 
 def _matrix(columns: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float32]:
     """Return columns as numbers, shape (rows, columns); NaN for a cell that is not a number."""
+    matrix = np.empty((len(columns[names[0]]), len(names)), dtype=np.float32)
     with np.errstate(over="ignore"):
-        return matrix_of(columns, names).astype(np.float32)
+        for i, name in enumerate(names):  # float64 for one column at a time
+            matrix[:, i] = numbers(columns[name], f"column {name!r}")
+    return matrix
 
 
 def _ids(values: Any, place: str) -> Any:
@@ -669,7 +678,9 @@ def _labels(y: Any, names: Sequence[str], classes: int, vocabulary: bool) -> Ten
         whole = types.is_integer(column.type) or types.is_boolean(column.type)
         whole |= len(labels) > 0 and not bool(torch.isfinite(labels).any())
     if classes:
-        return torch.where(labels == labels.double().round(), labels, -1).to(torch.int64)
+        if labels.is_floating_point():
+            labels = torch.where(labels == labels.round(), labels, -1)
+        return labels.to(torch.int64)
     if not whole:
         return labels.float()
     if not vocabulary:
@@ -698,26 +709,36 @@ def _within(features: Features, structures: Mapping[str, TensorStructure]) -> ND
         largest = bound - 1
         if not values.is_floating_point():
             largest = min(largest, torch.iinfo(values.dtype).max)
-        within &= _all_of_each((values >= 0) & (values <= largest))
+        within &= _all_of_each(partial(_lies_in, largest=largest), values)
     return within.numpy()
+
+
+def _lies_in(values: Tensor, largest: int) -> Tensor:
+    """Return where values lie in 0, …, ``largest``."""
+    return (values >= 0) & (values <= largest)
 
 
 def readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bool_]:
     """Return which examples have finite features, and a label that is a class or finite."""
-    return (_finite(features, len(labels)) & _labeled(labels, classes)).numpy()
+    return _without(_faults(features, labels, classes))
+
+
+def _without(faults: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    """Return which examples have none of these faults."""
+    return ~np.logical_or.reduce(list(faults.values()))
 
 
 def _finite(features: Features, examples: int) -> Tensor:
     valid = torch.ones(examples, dtype=torch.bool)
     for values in named(features).values():
-        valid &= _all_of_each(torch.isfinite(values))
+        valid &= _all_of_each(torch.isfinite, values)
     return valid
 
 
 def _labeled(labels: Tensor, classes: int) -> Tensor:
     if classes:
-        return _all_of_each((labels >= 0) & (labels < classes))
-    return _all_of_each(torch.isfinite(labels))
+        return _all_of_each(partial(_lies_in, largest=classes - 1), labels)
+    return _all_of_each(torch.isfinite, labels)
 
 
 def _faults(features: Features, labels: Tensor, classes: int) -> dict[str, NDArray[np.bool_]]:
@@ -738,6 +759,16 @@ def _faults_of_users(user_ids: Any, user_list: Sequence[str]) -> dict[str, NDArr
     return {"users: no user id": ~named_rows, "users: not on the user list": named_rows & ~listed}
 
 
-def _all_of_each(entries: Tensor) -> Tensor:
-    """Return for each example whether all of its entries are true, shape (examples,)."""
-    return entries.reshape(len(entries), math.prod(entries.shape[1:])).all(dim=1)
+def _all_of_each(holds: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """Return for each example whether a condition holds for all of its entries, shape (examples,).
+
+    Args:
+        holds: from entries to where the condition holds; called for blocks of examples, so that it
+            needs little memory.
+        values: shape (examples, …).
+    """
+    entries = math.prod(values.shape[1:])
+    blocks: list[Tensor] = []
+    for block in split_rows(values, max(1, _BLOCK // max(1, entries))):
+        blocks.append(holds(block).reshape(len(block), entries).all(dim=1))
+    return torch.cat(blocks)

@@ -95,6 +95,33 @@ class Hub(Table):
             )
         return self.dataset_of(rows, people, tests)
 
+    def batches(
+        self, unread: Sequence[str] = (), optional: Sequence[str] = ()
+    ) -> Iterator[RowBatch]:
+        """Yield the rows of a folder without splits, in the order of the names of its files.
+
+        Raises:
+            ValueError: no such folder, one with splits, or one without the feature column.
+        """
+        del optional
+        if not Path(self.path).exists():  # or else it would be a name on the hub
+            raise ValueError(f"path must be a folder; {self.path} does not exist.")
+        splits = loaded(self.path)
+        if len(splits) > 1:
+            raise ValueError(
+                f"path must be a folder without splits; {self.path} has {', '.join(splits)}. Rename"
+                " files with the name of a split in theirs."
+            )
+        split = splits["train"]
+        (feature,) = self.features
+        if feature not in split.column_names:
+            raise ValueError(
+                f"column {feature!r} is missing; {self.path} has"
+                f" {', '.join(split.column_names)[:300]}."
+            )
+        names = [name for name in split.column_names if name not in unread]
+        yield from self._columns(split.select_columns(names), None)
+
     @property
     def test_part(self) -> tuple[str, str]:
         held, drawn = super().test_part

@@ -40,6 +40,8 @@ Part = tuple[int, tuple[str, ...]]
 PAUSES = (1.0, 5.0, 15.0, 30.0)
 #: Most users, with a node each, of whom all must be served by default; else half of them.
 _SMALL_POPULATION: Final = 20
+#: Seconds of waiting for the users of a round before the log says so.
+_FIRST_REPORT: Final = 2.0
 #: Seconds between two looks for nodes while replies are awaited.
 _BETWEEN_LOOKS: Final = 1.0
 #: Bytes of a reply in addition to its arrays: ids and failures of its users.
@@ -74,7 +76,8 @@ class GridClients(Clients):
         self._is_repeated = False  # whether the request of the round is repeated
         self._attempts = 0  # requests of the round that went to any node
         self._awaited_round = -1
-        self._awaited_until = 0.0
+        self._awaited_since = 0.0
+        self._is_wait_reported = False
 
     @property
     def _in_connected_cohorts(self) -> bool:
@@ -174,15 +177,29 @@ class GridClients(Clients):
         now = time.monotonic()
         if round_index != self._awaited_round:
             self._awaited_round = round_index
-            self._awaited_until = now + self._timeout
-        if now < self._awaited_until:
-            time.sleep(min(_BETWEEN_LOOKS, self._awaited_until - now))
+            self._awaited_since = now
+            self._is_wait_reported = False
+        waited = now - self._awaited_since
+        if waited < self._timeout:
+            if waited >= _FIRST_REPORT and not self._is_wait_reported:
+                self._is_wait_reported = True
+                _log.warning(
+                    "round %d: waiting at most %g s (round_timeout) for %d users who may take part:"
+                    " %s.",
+                    round_index + 1,
+                    self._timeout,
+                    required,
+                    self._connected_in_words(round_index),
+                )
+            time.sleep(min(_BETWEEN_LOOKS, self._timeout - waited))
             return True
         if cohort == 0:
             raise RuntimeError(
-                f"round {round_index + 1}: no user who may take part (min_separation,"
-                f" max_participations) was connected within {self._timeout:g} s (round_timeout)."
-                " The run stops before the round spends anything; the same command continues it."
+                f"round {round_index + 1}: no user whom min_separation and max_participations admit"
+                f" was connected within {self._timeout:g} s (round_timeout):"
+                f" {self._connected_in_words(round_index)}. The run stops before the round spends"
+                " anything. Connect other users, or wait longer (round_timeout); the same command"
+                " continues the run."
             )
         if not self._is_repeated:
             _log.warning(
@@ -194,6 +211,20 @@ class GridClients(Clients):
                 self._timeout,
             )
         return False
+
+    def _connected_in_words(self, round_index: int) -> str:
+        """Return how many users are connected, and when k and b admit them."""
+        connected = self.nodes.nodes_of(dict(enumerate(self.user_list)))
+        rounds = [self.session.next_round(user) for user in connected]
+        later = [t for t in rounds if t is not None and t > round_index]
+        finished = rounds.count(None)
+        now = len(rounds) - len(later) - finished
+        words = f"{len(rounds)} connected, {now} may take part now"
+        if later:
+            words += f", {len(later)} again in later rounds, the first in round {min(later) + 1}"
+        if finished:
+            words += f", {finished} in no further round"
+        return words
 
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         by_node = self.by_node(cohort)

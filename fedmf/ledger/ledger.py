@@ -20,6 +20,7 @@ import hmac
 import json
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -197,7 +198,7 @@ class Ledger:
                 connection = contextlib.closing(_connect(path, read_only))
                 self._connection = held.enter_context(connection)
                 self._read(key)
-            self._held = held.pop_all()
+            self._close = weakref.finalize(self, held.pop_all().close)
 
     @classmethod
     def create(
@@ -275,8 +276,11 @@ class Ledger:
         return cls(path, key, read_only, remembered)
 
     def close(self) -> None:
-        """Close the file and let another process write to it. Closing twice is harmless."""
-        self._held.close()
+        """Close the file and let another process write to it. Closing twice is harmless.
+
+        A ledger that is dropped is closed too, once Python has collected it.
+        """
+        self._close()
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.data.hub import Hub
 from fedmf.data.on_nodes import OnNodes
 from fedmf.data.row_counts import counted
 from fedmf.data.schema import Category, Encoded
@@ -26,8 +27,8 @@ from fedmf.runs.directory import SCHEMA, read_header
 from fedmf.runs.released_model import ReleasedModel
 from fedmf.runs.tasks import NAMED_TASKS, Classification, MultiLabel, NamedTask, Regression, task_of
 
-#: Data with declared columns in files; those of the hub are read by another library.
-_TABLES: Final = (Table, OnNodes)
+#: Data with declared columns.
+_TABLES: Final = (Table, OnNodes, Hub)
 _PREDICTABLE: Final = (Classification, Regression, MultiLabel)
 #: The largest number of classes with a column of probabilities each.
 _MOST_CLASSES: Final = 1000
@@ -52,9 +53,10 @@ def predict(path: str | Path, rows: str | Path) -> arrow.Table:
     """The predictions of a run's last released model for new rows.
 
     Args:
-        path: the run directory; its data are of kind "table" or "on-nodes".
-        rows: CSV, JSON lines or Parquet, or a folder of such files, with the feature columns.
-            Columns are encoded as in the run, and no others are read.
+        path: the run directory; its data are of kind "table", "on-nodes" or "hub".
+        rows: CSV, JSON lines or Parquet, or a folder of such files, with the feature columns; for
+            "hub" a folder of images or in Hugging Face's format. Columns are encoded as in the run,
+            and no others are read.
 
     Returns:
         A table with ``row`` (from 1) and, for classes, ``prediction`` and a ``probability_`` column
@@ -102,8 +104,8 @@ class Predictor:
             source = task_of(recorded, None)
         if not isinstance(source, _PREDICTABLE) or type(source.data) not in _TABLES:
             raise ConfigError(
-                "predict needs a run on a table (data.kind table or on-nodes) with labels; this run"
-                " has others. Load the model into your own module instead:"
+                "predict needs a run with labels and data.kind table, on-nodes or hub; this run has"
+                " others. Load the model into your own module instead:"
                 " module.load_state_dict(fedmf.load_model(RUN_DIR))."
             )
         data = source.data

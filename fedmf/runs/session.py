@@ -293,6 +293,18 @@ class Session:
                 break
         return cohort
 
+    def next_round(self, user: str) -> int | None:
+        """The earliest round, from 0, in which (n, k, b) admit a user; None if none is left."""
+        histories = self.directory.ledger.histories
+        contract = self.plan.participation
+        if user not in histories:
+            return 0
+        _, count, last = histories.row(user)
+        earliest = last + contract.min_separation
+        if count >= contract.max_participations or earliest >= contract.rounds:
+            return None
+        return earliest
+
     def evaluate(self) -> dict[str, Any] | None:
         """Add the row of metrics of the released model, if this round is due and has none.
 

@@ -577,8 +577,8 @@ def at_bounds(release: PrivateRelease, encoding: Encoding) -> str:
     if not means:
         return ""
     return (
-        f"WARNING: {', '.join(means)}: is the range in the schema in the right unit? Values outside"
-        " it count as the bound."
+        f"{', '.join(means)}: is the range in the schema in the right unit? Values outside it count"
+        " as the bound."
     )
 
 

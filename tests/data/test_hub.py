@@ -14,7 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
+import fedmf
 from fedmf.data import Hub
+from fedmf.runs.tasks import Classification
 
 TRAIN = 120
 TEST = 30
@@ -137,6 +139,36 @@ def test_bad_data_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message) as caught:
             Hub(**{**given, **changes}).load()
         assert "\n" not in str(caught.value)
+
+
+def test_a_released_model_predicts_for_a_folder_of_images(folder: str, tmp_path: Path) -> None:
+    """One cannot be read, and classes are folders, which are not read."""
+    run = fedmf.Run(
+        task=Classification(options(folder, test_split="examples"), fedmf.Mlp(hidden_units=(3,))),
+        cohorts=fedmf.CyclicCohorts(rounds=1, users_per_round=3),
+        privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.5),
+        mechanism="identity",
+    )
+    fedmf.simulate(run, tmp_path / "run", progress=False)
+    pictures = images(3, 2)[:]["image"]
+    new = tmp_path / "new"
+    for name, picture in zip(("a/x.png", "a/y.png", "b/x.png"), pictures, strict=True):
+        (new / name).parent.mkdir(parents=True, exist_ok=True)
+        picture.save(new / name)
+    (new / "a" / "y.png").write_bytes(b"no image")
+    table = fedmf.predict(tmp_path / "run", new).to_pydict()
+    pixels = np.stack([np.asarray(picture) for picture in pictures])
+    module = fedmf.Mlp(hidden_units=(3,)).build((3, 8, 6), 4)
+    module.load_state_dict(fedmf.load_model(tmp_path / "run"))
+    with torch.no_grad():
+        outputs = module(torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255).softmax(dim=1)
+    expected = outputs[:, 2].tolist()
+    assert table["probability_2"] == [pytest.approx(expected[0]), None, pytest.approx(expected[2])]
+    assert table["prediction"][1] is None
+    (new / "a").rename(new / "train")
+    (new / "b").rename(new / "test")
+    with pytest.raises(ValueError, match=r"folder without splits; .* has train, test"):
+        fedmf.predict(tmp_path / "run", new)
 
 
 def png(array: np.ndarray) -> bytes:

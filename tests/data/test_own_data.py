@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedmf
 from fedmf.data import Dataset, InMemoryDataset
@@ -51,6 +52,33 @@ def test_a_frame_gives_each_user_its_rows() -> None:
     assert (regression.labels.tolist(), regression.classes) == (FRAME["age"].tolist(), 0)
     several = of_frame(FRAME.assign(x=0.5), label=["age", "dose"], features=["x"], classes=None)
     assert several.labels.shape == (5, 2)
+
+
+class LargeTensors(TorchDispatchMode):
+    """The operations that make a tensor of at least so many bytes."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+        self.operations = list[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_new = isinstance(result, Tensor) and func._schema.returns[0].alias_info is None
+        if is_new and result.nbytes >= self.least:
+            self.operations.append(str(func))
+        return result
+
+
+def test_a_tensor_is_copied_once_and_checked_in_little_memory() -> None:
+    x = torch.ones(4096, 1024, dtype=torch.float64)
+    users = np.zeros(len(x), dtype=np.int64)
+    with LargeTensors(x.numel()) as large:
+        data = Dataset.from_arrays(x, users, users, user_list=[0], classes=2)
+        tokens = {"x": data.features.int()}
+        Dataset.from_arrays(tokens, users, users, user_list=[0], classes=2, vocabulary=2)
+    copies = ["aten._to_copy.default", "aten._to_copy.default", "aten._to_copy.default"]
+    assert large.operations == copies  # to float32, to int32 here, and of the tokens
 
 
 def test_repr_shows_counts_and_no_row() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,49 @@ class Devices(InProcessGrid):
 
     def get_node_ids(self) -> list[int]:
         return super().get_node_ids()[: self.connected]
+
+
+@pytest.mark.parametrize(
+    ("limits", "excluded"),
+    [
+        ({"min_separation": 3, "max_participations": 2}, r"1 again in later rounds, .* round 4"),
+        ({"min_separation": 1, "max_participations": 1}, "1 in no further round"),
+    ],
+)
+def test_a_round_waits_for_users_whom_k_and_b_admit(
+    limits: dict[str, int],
+    excluded: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    own_time: Any,
+) -> None:
+    """Only the user of round 1 stays connected: rounds stop until another user is there."""
+    app = adding(lambda user, _: update_of(user), mods=[user_id_mod()])
+    grid = Devices(app, node_configs=[{"user-id": silo} for silo in SILOS])
+    grid.connected = 1
+
+    def devices() -> CorrelatedNoise:
+        return private(
+            FedAvg(),
+            tmp_path / "run",
+            users=ClientReportedIdentity(SILOS),
+            cohorts=AvailableCohorts(5, users_per_round=1, **limits),
+            execution=Execution(round_timeout=TIMEOUT),
+        )
+
+    connected = f"1 connected, 0 may take part now, {excluded}"
+    for _ in range(2):
+        strategy = devices()
+        with pytest.raises(RuntimeError, match=f"round 2: no user .* {connected}.*Connect other"):
+            strategy.start(grid, model())
+        strategy.close()
+        assert operator_facts(tmp_path / "run")["arrivals"] == [1]
+    assert len(re.findall(f"round 2: waiting .* for 1 users .*: {connected}", caplog.text)) == 2
+    grid.connected = 2
+    strategy = devices()
+    strategy.start(grid, model(), num_rounds=2)
+    strategy.close()
+    assert operator_facts(tmp_path / "run")["arrivals"] == [1, 1]
 
 
 def test_devices_are_waited_for_and_without_any_the_run_stops(

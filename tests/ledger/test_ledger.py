@@ -46,6 +46,17 @@ def test_commits_are_read_back_after_reopening(path: Path, ledger: Ledger) -> No
     )
 
 
+def test_a_ledger_that_is_dropped_is_closed(path: Path) -> None:
+    dropped = begin(path)
+    commit(dropped, ["ann"])
+    connection = dropped._connection
+    del dropped
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+    with go_on(path) as ledger:  # has the lock
+        assert ledger.released == 1
+
+
 @pytest.mark.parametrize("wrong", [1, 3, None])
 def test_rounds_come_in_turn(ledger: Ledger, wrong: Any) -> None:
     commit(ledger, ["a"], ["b"])

@@ -79,5 +79,5 @@ def test_numbers_are_in_the_units_of_their_column(tmp_path: Path) -> None:
 def test_a_run_on_other_data_names_the_remedy(tmp_path: Path) -> None:
     run_small(tmp_path / "run", small_run())
     (tmp_path / "new.csv").write_text(NEW)
-    with pytest.raises(ValueError, match=r"needs a run on a table .*fedmf\.load_model"):
+    with pytest.raises(ValueError, match=r"needs a run with labels .*fedmf\.load_model"):
         fedmf.predict(tmp_path / "run", tmp_path / "new.csv")

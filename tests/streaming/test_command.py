@@ -208,6 +208,24 @@ def test_released_moments_tell_of_clipped_rows(
     assert ("WARNING" in shown) == (told != "mean [95 %]")
 
 
+def test_a_json_log_has_an_object_for_each_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the releases or the text are on standard output."""
+    arguments = ["--input", "rows.csv", "--epsilon", "0.1", "--seed", "1", "--output"]
+    for output, standard in (("d.csv", "out"), ("-", "err")):
+        assert stream(*arguments, output) == 0
+        text = getattr(capsys.readouterr(), standard)
+        (folder / "d.csv").unlink(missing_ok=True)
+        assert stream(*arguments, output, "--log-format", "json") == 0
+        shown = capsys.readouterr()
+        objects = [json.loads(line) for line in shown.err.splitlines()]
+        (warning,) = [line["warning"] for line in objects if "warning" in line]
+        assert warning.startswith("too noisy to say how large the variances are.")
+        assert f"WARNING: {warning}\n" in text
+        assert "WARNING" not in shown.out + shown.err
+
+
 def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = [
         "--input",
@@ -500,7 +518,7 @@ def test_released_numbers_tell_of_a_wrong_unit_and_of_correlations() -> None:
     plan = SimpleNamespace(layout=declared_layout(settings))
     told = at_bounds(release, schema.encoding())
     assert told.startswith(
-        "WARNING: a is released at its upper bound 2.1: is the range in the schema in the"
+        "a is released at its upper bound 2.1: is the range in the schema in the"
     )
     assert _correlations(plan, release)[0].startswith(
         "The 95 % intervals of 1 of 10 correlations exclude 0;"

@@ -24,6 +24,7 @@ from fedmf.data.structure import ExampleStructure, TensorStructure
 from fedmf.errors import ConfigError
 from fedmf.models import mlp
 from fedmf.training import LocalSGD, LocalTrainer, classification, preflight
+from fedmf.training.compiled.steps import train_on_rows
 
 ENGINES = ("auto", "vmap", "loop")
 every_engine = pytest.mark.parametrize("engine", ENGINES)
@@ -73,6 +74,7 @@ def test_nothing_moves_and_nothing_is_said(
     engine: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Though one module cannot be batched, and another draws random numbers."""
+    train_on_rows.compile()  # a notice says so if this takes long
     modules: list[nn.Module] = [mlp(6, (7,), 4, 0)]
     if engine != "vmap":  # which refuses them, and says why
         modules += [
@@ -83,7 +85,7 @@ def test_nothing_moves_and_nothing_is_said(
         task = with_model(module)
         before = task.model.initial()
         state = torch.get_rng_state()
-        with caplog.at_level(logging.DEBUG):
+        with caplog.at_level(logging.DEBUG, "fedmf"):  # other kernels may be compiled here
             preflight(task, LocalSGD(engine=engine))  # type: ignore[arg-type]
         assert torch.equal(task.model.initial(), before)
         assert torch.equal(torch.get_rng_state(), state)
