@@ -62,7 +62,8 @@ def with_lora(
 
     Args:
         module: any module; it is changed and returned, in evaluation mode, so that nothing in it
-            draws at random.
+            draws at random. A model of transformers then saves its adapters by `save_pretrained`,
+            in the format of peft.
         rank: r ≥ 1.
         alpha: α > 0.
         targets: names of dense layers, or the ends of such names; if omitted, all of them but heads
@@ -89,6 +90,7 @@ def with_lora(
         raise ConfigError(f"seed (of LoRA) must lie in 0..2⁶³ − 1; got {seed!r}.")
     try:
         from peft import LoraConfig, inject_adapter_in_model
+        from transformers.integrations import PeftAdapterMixin
     except ImportError:
         raise ConfigError("LoRA needs peft: pip install 'fedmf[lm]'.") from None
     parts = dict(module.named_modules())
@@ -115,7 +117,10 @@ def with_lora(
         warnings.simplefilter("ignore")  # on the transposed weights of GPT-2
         torch.default_generator.manual_seed(seed)
         try:
-            inject_adapter_in_model(config, module)
+            if isinstance(module, PeftAdapterMixin):
+                module.add_adapter(config)
+            else:
+                inject_adapter_in_model(config, module)
         except ValueError as error:
             raise ConfigError(
                 f"targets (of LoRA) must name dense layers; got {chosen}: {error}"
