@@ -140,18 +140,6 @@ def _square(row: Any, origin: Any) -> Any:
     return square
 
 
-@jit_reassoc
-def _shrunk_square(row: Any, origin: Any, shrink: Any) -> Any:
-    """Return Σ x² of the row and the origin times ``shrink``."""
-    square = 0.0
-    for i in range(row.size):
-        x = row[i] * shrink
-        if origin.size > 0:
-            x -= origin[i] * shrink
-        square += x * x
-    return square
-
-
 @jit_inline
 def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
     """Return the factor scale / max(‖x‖, ζ) that clips x = row − origin, and whether ‖x‖ ≤ ζ."""
@@ -162,7 +150,7 @@ def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
     elif square < _SMALLEST_SQUARE and clip_norm < 1.0:
         shrink = 1.0 / _SHRINK
     if shrink != 1.0:
-        square = _shrunk_square(row, origin, shrink)
+        square = _square(row * shrink, origin * shrink)
     norm = np.sqrt(square)
     bound = clip_norm * shrink
     return scale / max(norm, bound) * shrink, norm <= NEAR * bound

@@ -14,14 +14,15 @@ from threading import Lock
 from types import FunctionType
 from typing import Any, Final
 
-_OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
+_OPTIONS: Final = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 class Inner:
     """A function that `compiled` functions of the same file call, as a part of each.
 
-    numba sees its `_numba_type_`, a function without the wrappers by which Python calls it: they
-    take longer to compile than a short function. Called from Python, it is compiled again.
+    numba takes its `_numba_type_`, a function without the wrapper by which Python calls functions:
+    a wrapper takes as long to compile as a short function. A call from Python compiles the function
+    again, with its wrapper.
 
     Attributes:
         py_func: the function in Python.
@@ -34,7 +35,7 @@ class Inner:
         self.targetoptions = {**_OPTIONS, **options}
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call machine code that has the wrappers."""
+        """Call the function from Python, as tests do."""
         return self._outer(*arguments)
 
     @property
@@ -43,8 +44,7 @@ class Inner:
 
     @cached_property
     def _inner(self) -> Any:
-        options = {**self.targetoptions, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-        return _jit(**options)(self.py_func)
+        return _jit(no_cpython_wrapper=True, **self.targetoptions)(self.py_func)
 
     @cached_property
     def _outer(self) -> Any:
@@ -79,7 +79,7 @@ Its statements become the caller's: else whatever it calls is optimized once mor
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Pause the garbage collector, which would take a fifth of the time of compiling."""
+    """Pause the garbage collector, which takes a fifth of the time of compiling."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -120,17 +120,16 @@ class Compiled:
 
     def compile(self) -> None:
         """Compile the function for its types, or load it from the cache, unless that is done."""
-        with self._lock:
+        with self._lock, _no_collector():
             if self._program is not None:
                 return
-            with _no_collector():
-                types = [each() if callable(each) else each for each in self._signatures]
-                try:
-                    self._program = _jit(types, cache=True, **self._options)(self.py_func)
-                except Exception:
-                    # The cache cannot be written or is damaged; or the function has a fault, raised
-                    # again.
-                    self._program = _jit(types, **self._options)(self.py_func)
+            types = [each() if callable(each) else each for each in self._signatures]
+            try:
+                self._program = _jit(types, cache=True, **self._options)(self.py_func)
+            except Exception:
+                # The cache cannot be written or is damaged; or the function has a fault, raised
+                # again.
+                self._program = _jit(types, **self._options)(self.py_func)
 
 
 def compiled(
@@ -153,21 +152,19 @@ def compiled(
     return lambda function: Compiled(function, signatures, fastmath)
 
 
-def compiled_for(
-    dtypes: Sequence[str], signature: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`compiled` for one type after another: each when it first comes.
+def compiled_for(dtypes: Sequence[str], signature: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function for the type of its first argument, on the first call with that type.
 
     Args:
-        dtypes: names of types that the first argument, an array, may have.
-        signature: the types of the arguments, with ``{0}`` for the name.
+        dtypes: names of the types that this argument, an array, may have.
+        signature: as for `compiled`, with ``{0}`` in place of the name.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Any:
         programs = dict[str, Compiled]()
         for dtype in dtypes:
             named = FunctionType(function.__code__, function.__globals__)
-            named.__qualname__ = f"{function.__qualname__}_{dtype}"  # cached files of its own
+            named.__qualname__ = f"{function.__qualname__}_{dtype}"  # names the cached files
             programs[dtype] = Compiled(named, [signature.format(dtype)], ())
 
         @wraps(function)
