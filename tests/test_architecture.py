@@ -183,7 +183,7 @@ LOADED_TOO = {"lazy", "version"}
 #: 15 lines: `Histories.record_round` reads a round in arrays, so that a run of 10⁷ participations
 #: is opened in seconds.
 #: 40 lines: `noise/jit.py` imports numba when it compiles, and compiles no type and no wrapper that
-#: a run does not use: the first run of a machine takes three quarters of the time.
+#: a run does not use. The first run of a machine then compiles in three quarters of the time.
 CORE_LINES = 8540
 PLAIN_CORE_LINES = 6640
 #: Read only where a statement relies on secret cohorts, or where sums are made on a GPU.
