@@ -167,7 +167,7 @@ def faults() -> Iterator[tuple[str, bool]]:
         Path(folder, "uncleared.py").write_text(source)
         uncleared: Any = importlib.import_module("uncleared")
         uncleared.Examples = steps.Examples
-        training = compiled(steps.SIGNATURE)(uncleared.train_on_images.py_func)
+        training = compiled(steps.signature)(uncleared.train_on_images.py_func)
         uncleared.train_on_images = training
         with patch.object(engine, "steps", uncleared):
             yield "arena not cleared", bool(interference(trainer_on("compiled"), network, LOCAL))

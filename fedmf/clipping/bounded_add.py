@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import types
 
-from fedmf.noise.jit import compiled, jit_inline, jit_reassoc
+from fedmf.noise.jit import compiled, compiled_for, jit_inline, jit_reassoc
 
 #: Most bits B of a unit: a clipped coordinate x is held as the integer trunc(x·2ᴮ/ζ), so |integer|
 #: ≤ 2ᴮ.
@@ -26,9 +25,6 @@ NEAR: Final = 1.0 - 2.0**-20
 _SMALLEST_SQUARE: Final = 2.0**-900
 #: Rows of float64 whose squares leave its range are multiplied or divided by this for their norm.
 _SHRINK: Final = 2.0**-600
-
-_INTEGERS = types.int64[::1]
-_ROWS: Final = (types.float32[::1], types.float64[::1])
 
 
 def margin(dimension: int) -> float:
@@ -160,13 +156,11 @@ def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
     return scale / max(norm, bound) * shrink, norm <= NEAR * bound
 
 
-def _signature_of_updates(row: Any) -> Any:
-    reals = 3 * (types.float64,)
-    totals = (types.int64[:, ::1], _INTEGERS, types.int64, _INTEGERS, _INTEGERS)
-    return types.void(row, types.int64, row, *reals, *totals, types.float64[::1])
-
-
-@compiled(*map(_signature_of_updates, _ROWS))
+@compiled_for(
+    ("float32", "float64"),
+    "void({0}[::1], int64, {0}[::1], float64, float64, float64, int64[:,::1], int64[::1], int64,"
+    " int64[::1], int64[::1], float64[::1])",
+)
 def add_clipped(
     rows: Any,
     step: Any,
@@ -207,7 +201,7 @@ def add_clipped(
             signs[u] = 1 if within else -1
 
 
-@compiled(types.void(types.float64[:, ::1], types.float64, types.float64[::1]))
+@compiled("void(float64[:,::1], float64, float64[::1])")
 def clip_factors(rows: Any, clip_norm: Any, factors: Any) -> None:
     """Set factors to those that clip rows to norm ζ: 1 for a row that is no longer."""
     for u in range(rows.shape[0]):
@@ -225,7 +219,7 @@ def _add_all(total: Any, added: Any, unit: Any) -> Any:
     return square
 
 
-@compiled(types.float64(_INTEGERS, _INTEGERS, types.float64))
+@compiled("float64(int64[::1], int64[::1], float64)")
 def add_integers(total: Any, added: Any, unit: Any) -> Any:
     """Add integers to a total, and return ‖unit·added‖² in float64.
 

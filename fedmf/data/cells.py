@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as arrow
-import pyarrow.compute as compute
 from numpy.typing import NDArray
 
 from fedmf.data.table_reader import format_of, is_number, open_table
@@ -119,9 +118,16 @@ def texts(column: Any, place: str = "column") -> Any:
             column = column.cast(arrow.large_string())
     except (arrow.ArrowNotImplementedError, arrow.ArrowInvalid):
         raise ValueError(f"{place} must hold text, numbers or times; got {column.type}.") from None
-    empty = compute.call_function("equal", [column, arrow.scalar("", arrow.large_string())])
+    empty = _computed("equal", column, arrow.scalar("", arrow.large_string()))
     missing = arrow.scalar(None, arrow.large_string())
-    return compute.call_function("if_else", [empty, missing, column])
+    return _computed("if_else", empty, missing, column)
+
+
+def _computed(function: str, *columns: Any) -> Any:
+    """Call a function of Arrow; the first call makes a wrapper for each of its functions."""
+    from pyarrow import compute
+
+    return compute.call_function(function, list(columns))
 
 
 def _holds_text(column: Any) -> bool:
@@ -194,7 +200,7 @@ def is_missing(column: Any) -> NDArray[np.bool_]:
 
 def list_lengths(column: Any) -> NDArray[np.int64]:
     """Return the length of each list; −1 for a missing one."""
-    lengths = compute.call_function("list_value_length", [column]).fill_null(-1)
+    lengths = _computed("list_value_length", column).fill_null(-1)
     return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
 
 

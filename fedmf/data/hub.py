@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as arrow
-import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from fedmf.data.cells import numbers
@@ -228,6 +227,7 @@ def _features_of_files(path: str, split: str, column: str) -> list[Any]:
         column: the column with class names.
     """
     import datasets
+    from pyarrow import parquet
 
     if not Path(path).is_dir() or (Path(path) / "dataset_dict.json").is_file():
         return []

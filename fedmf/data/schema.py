@@ -56,7 +56,7 @@ class Column(BaseModel):
     Its fields are the keys of a declaration; those without a default are required.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
     kind: Any
 
     def labels(self, cells: Any) -> list[str]:

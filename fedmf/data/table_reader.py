@@ -28,7 +28,6 @@ from typing import Any, Final, final
 
 import pyarrow as arrow
 import pyarrow.csv as arrow_csv
-import pyarrow.parquet as parquet
 
 from fedmf.data.line_reader import Lines, arriving
 
@@ -417,6 +416,8 @@ class ParquetTable(TableReader):
     """
 
     def __init__(self, path: Path) -> None:
+        from pyarrow import parquet
+
         super().__init__(str(path))
         with _readable(self.place):
             self._file = parquet.ParquetFile(path, pre_buffer=False)  # which would hold all of it

@@ -18,7 +18,6 @@ try:
     from flwr.app import Array, Context, Error, Message, Metadata, RecordDict
     from flwr.app.message import make_message
     from flwr.app.user_config import UserConfig, UserConfigValue
-    from flwr.common.config import flatten_dict
     from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
     from flwr.proto.node_pb2 import NodeInfo
@@ -85,6 +84,8 @@ def flat_config(config: Mapping[str, Any]) -> UserConfig:
     Raises:
         ConfigError: a value is none of Flower's types.
     """
+    from flwr.common.config import flatten_dict  # which imports requests
+
     try:
         return flatten_dict(dict(config))
     except ValueError as error:

@@ -34,8 +34,6 @@ from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import CipherContext
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from fedmf.matrices.arrays import Array
@@ -113,24 +111,22 @@ _MAGIC_BITS = np.int64(np.float64(_MAGIC).view(np.int64))
 _PAIRS: Final = 256
 
 
-def _same_bits(source: types.Type, target: types.Type) -> Any:
-    """Make a function for compiled code that returns the number of another type with equal bits."""
-
-    def reinterpret(typing_context: Any, value: Any) -> Any:
-        del typing_context, value
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            del signature
-            return builder.bitcast(arguments[0], context.get_value_type(target))
-
-        return target(source), generate
-
-    return intrinsic(reinterpret)
+@jit_inline
+def _bits(x: Any) -> Any:
+    """Return the bits of a float64 number."""
+    return np.float64(x).view(np.uint64)
 
 
-_bits = _same_bits(types.float64, types.uint64)
-_float = _same_bits(types.uint64, types.float64)
-_integer = _same_bits(types.float64, types.int64)
+@jit_inline
+def _float(word: Any) -> Any:
+    """Return the float64 number with these bits."""
+    return np.uint64(word).view(np.float64)
+
+
+@jit_inline
+def _integer(x: Any) -> Any:
+    """Return the bits of a float64 number as a signed integer."""
+    return np.float64(x).view(np.int64)
 
 
 @jit_contract

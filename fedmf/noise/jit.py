@@ -6,32 +6,87 @@ operations are relaxed nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from functools import update_wrapper
+import gc
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial, update_wrapper, wraps
 from threading import Lock
+from types import FunctionType
 from typing import Any, Final
 
-from numba import njit
+_OPTIONS: Final = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
-_OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
 
-jit_inline: Final[Any] = njit(**_OPTIONS)
+class Inner:
+    """A function that `compiled` functions of the same file call, as a part of each.
+
+    numba takes its `_numba_type_`, a function without the wrapper by which Python calls functions:
+    a wrapper takes as long to compile as a short function. A call from Python compiles the function
+    again, with its wrapper.
+
+    Attributes:
+        py_func: the function in Python.
+        targetoptions: options of numba, which looks here for those of inlining.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self.targetoptions = {**_OPTIONS, **options}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function from Python, as tests do."""
+        return self._outer(*arguments)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._inner._numba_type_
+
+    @cached_property
+    def _inner(self) -> Any:
+        return _jit(no_cpython_wrapper=True, **self.targetoptions)(self.py_func)
+
+    @cached_property
+    def _outer(self) -> Any:
+        return _jit(**self.targetoptions)(self.py_func)
+
+
+def _jit(*arguments: Any, **options: Any) -> Any:
+    """Return numba's decorator; numba takes a quarter of a second to import."""
+    from numba import njit
+
+    return njit(*arguments, **options)
+
+
+jit_inline: Final[Any] = Inner
 """Compile a function that only `compiled` functions of the same file call, as a part of each."""
 
-jit_contract: Final[Any] = njit(fastmath={"contract"}, **_OPTIONS)
+jit_contract: Final[Any] = partial(Inner, fastmath={"contract"})
 """`jit_inline` where a product and a sum may be rounded once; bits then differ by processor."""
 
-jit_reassoc: Final[Any] = njit(fastmath={"reassoc"}, **_OPTIONS)
+jit_reassoc: Final[Any] = partial(Inner, fastmath={"reassoc"})
 """`jit_inline` where sums may be in any order; nothing else is relaxed, in particular not NaN."""
 
-jit_sums: Final[Any] = njit(fastmath={"contract", "reassoc"}, **_OPTIONS)
+jit_sums: Final[Any] = partial(Inner, fastmath={"contract", "reassoc"})
 """`jit_contract` with sums in any order."""
 
-jit_merged: Final[Any] = njit(inline="always", fastmath={"contract"}, **_OPTIONS)
+jit_merged: Final[Any] = partial(Inner, inline="always", fastmath={"contract"})
 """`jit_contract` for a function with one caller, which must have the same options.
 
 Its statements become the caller's: else whatever it calls is optimized once more for it.
 """
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Pause the garbage collector, which takes a fifth of the time of compiling."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Compiled:
@@ -65,15 +120,16 @@ class Compiled:
 
     def compile(self) -> None:
         """Compile the function for its types, or load it from the cache, unless that is done."""
-        with self._lock:
+        with self._lock, _no_collector():
             if self._program is not None:
                 return
+            types = [each() if callable(each) else each for each in self._signatures]
             try:
-                self._program = njit(self._signatures, cache=True, **self._options)(self.py_func)
+                self._program = _jit(types, cache=True, **self._options)(self.py_func)
             except Exception:
                 # The cache cannot be written or is damaged; or the function has a fault, raised
                 # again.
-                self._program = njit(self._signatures, **self._options)(self.py_func)
+                self._program = _jit(types, **self._options)(self.py_func)
 
 
 def compiled(
@@ -89,7 +145,32 @@ def compiled(
     function changes, not when another one does: call `jit_inline` functions of the same file.
 
     Args:
-        signatures: numba's types or strings, such as ``"void(float64[::1], int64)"``.
+        signatures: strings such as ``"void(float64[::1], int64)"``, or functions that return
+            numba's types.
         fastmath: rules of float operations that are relaxed, such as "contract"; none by default.
     """
     return lambda function: Compiled(function, signatures, fastmath)
+
+
+def compiled_for(dtypes: Sequence[str], signature: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function for the type of its first argument, on the first call with that type.
+
+    Args:
+        dtypes: names of the types that this argument, an array, may have.
+        signature: as for `compiled`, with ``{0}`` in place of the name.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        programs = dict[str, Compiled]()
+        for dtype in dtypes:
+            named = FunctionType(function.__code__, function.__globals__)
+            named.__qualname__ = f"{function.__qualname__}_{dtype}"  # names the cached files
+            programs[dtype] = Compiled(named, [signature.format(dtype)], ())
+
+        @wraps(function)
+        def call(array: Any, *others: Any) -> Any:
+            return programs[array.dtype.name](array, *others)
+
+        return call
+
+    return decorate

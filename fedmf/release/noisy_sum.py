@@ -19,7 +19,7 @@ from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.clipping.features import fixed_point_energies
 from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.matrices.second_moment import SecondMoment
-from fedmf.noise.jit import compiled
+from fedmf.noise.jit import compiled_for
 from fedmf.noise.key import Domain
 from fedmf.noise.noise_stream import NoiseStream
 from fedmf.noise.schedule import KeySchedule
@@ -28,8 +28,8 @@ from fedmf.release.plan import Plan
 from fedmf.release.statistics import ReleasedStatistic
 
 
-@compiled("void(int64[::1], float64, float32[::1])", "void(int64[::1], float64, float64[::1])")
-def _scale(integers: Any, factor: float, values: Any) -> None:
+@compiled_for(("float32", "float64"), "void({0}[::1], int64[::1], float64)")
+def _scale(values: Any, integers: Any, factor: float) -> None:
     """Set values to integers·factor, rounded to float64 and then to the type of the values."""
     for i in range(values.size):
         values[i] = np.float64(integers[i]) * factor
@@ -60,7 +60,7 @@ class NoisySum:
         mean = new_vector(self.integers.numel(), dtype, self.integers.device)
         values = mean.numpy()
         integers = self.integers.numpy()
-        in_parts(lambda part: _scale(integers[part], factor, values[part]), mean)
+        in_parts(lambda part: _scale(values[part], integers[part], factor), mean)
         return mean
 
 

@@ -112,7 +112,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The loop over users as Python runs it: compiled code does not notice another
     `add_bounded`.
     """
-    monkeypatch.setattr(bounded_add, "add_clipped", bounded_add.add_clipped.py_func)
+    monkeypatch.setattr(bounded_add, "add_clipped", bounded_add.add_clipped.__wrapped__)
     return monkeypatch
 
 

@@ -8,6 +8,8 @@ import dataclasses
 import json
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,20 @@ from fedmf.runs.released_model import ReleasedModel
 from fedmf.runs.statistics import QuantileClipping
 
 MOVING = QuantileClipping(quantile=0.3, rounds_per_update=1)
+
+
+#: What a server app needs later, if at all, and is slow to import.
+SLOW = """
+import sys
+from fedmf.flower import CorrelatedNoise
+print([name for name in ("numba", "pyarrow.compute", "requests") if name in sys.modules])
+"""
+
+
+def test_importing_the_wrapper_loads_nothing_slow() -> None:
+    command = [sys.executable, "-c", SLOW]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def clients(change: Callable[[int], np.ndarray] = update_of, **options: Any) -> InProcessGrid:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numba.core import config
 from numba.core.caching import CacheImpl
 
-from fedmf.noise.jit import compiled, jit_contract, jit_inline, jit_reassoc
+from fedmf.noise.jit import compiled, compiled_for, jit_contract, jit_inline, jit_reassoc
 
 
 def test_a_function_is_compiled_where_nothing_can_be_written(
@@ -62,3 +65,40 @@ def test_sums_in_any_order_keep_what_is_not_a_number() -> None:
         assert math.isnan(total_of(x)) if math.isnan(value) else total_of(x) == math.inf
     x[18] = -math.inf
     assert math.isnan(total_of(x))
+
+
+def test_each_type_is_compiled_when_it_first_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+
+    @compiled_for(("float32", "float64"), "{0}({0}[::1], int64)")
+    def entry(x: np.ndarray, i: int) -> float:
+        return x[i]
+
+    def cached() -> list[str]:
+        """The types whose machine code is on disk."""
+        names = [path.name for path in tmp_path.rglob("*.nbi")]
+        return [dtype for dtype in ("float32", "float64") if any(dtype in name for name in names)]
+
+    third = np.full(2, 1 / 3)
+    assert entry(third.astype(np.float32), 1) == np.float32(1 / 3)
+    assert cached() == ["float32"]
+    assert entry(third, 1) == 1 / 3
+    assert cached() == ["float32", "float64"]
+
+
+def test_the_garbage_collector_pauses_while_a_function_is_compiled() -> None:
+    collecting = list[bool]()
+
+    def signature() -> str:
+        collecting.append(gc.isenabled())
+        return "int64(int64)"
+
+    @compiled(signature)
+    def same(x: int) -> int:
+        return x
+
+    assert same(3) == 3
+    assert collecting == [False]
+    assert gc.isenabled()

@@ -294,7 +294,7 @@ for name in ("cleared", "uncleared"):
     steps = importlib.import_module(name)
     def train(p, *rest, right=steps.train_on_images):
         return right(p._replace(stages=p.stages.view(np.recarray)), *rest)
-    steps.train_on_images = compiled(steps.SIGNATURE)(train)
+    steps.train_on_images = compiled(steps.signature)(train)
     engine.steps = steps
     torch.manual_seed(0)
     layers = nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4)

@@ -28,7 +28,6 @@ import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import from_dtype, types
 from numpy.typing import NDArray
 
 from fedmf.data.structure import PADDING
@@ -883,35 +882,38 @@ def train_users(program, images, received, examples, arena, models, stride):
     return True
 
 
-_FLOATS = types.float32
-_INTEGERS = types.int64
-_PROGRAM = from_dtype(STAGE)[::1], _INTEGERS, _INTEGERS, _INTEGERS, _FLOATS[::1], _FLOATS[::1]
-_EXAMPLES = (
-    _FLOATS[:, ::1],
-    _INTEGERS[::1],
-    _FLOATS[:, ::1],
-    _INTEGERS[:, :, ::1],
-    _FLOATS[:, :, ::1],
-    _INTEGERS[::1],
-)
-#: The types of `train_on_rows` and `train_on_images`.
-SIGNATURE = types.boolean(
-    types.NamedTuple(_PROGRAM, Program),
-    _FLOATS[::1],
-    types.NamedTuple(_EXAMPLES, Examples),
-    _FLOATS[::1],
-    _FLOATS[::1],
-    _INTEGERS,
-)
+def signature() -> Any:
+    """Return the types of `train_on_rows` and `train_on_images`."""
+    from numba import from_dtype, types
+
+    floats = types.float32
+    integers = types.int64
+    program = from_dtype(STAGE)[::1], integers, integers, integers, floats[::1], floats[::1]
+    examples = (
+        floats[:, ::1],
+        integers[::1],
+        floats[:, ::1],
+        integers[:, :, ::1],
+        floats[:, :, ::1],
+        integers[::1],
+    )
+    return types.boolean(
+        types.NamedTuple(program, Program),
+        floats[::1],
+        types.NamedTuple(examples, Examples),
+        floats[::1],
+        floats[::1],
+        integers,
+    )
 
 
-@compiled(SIGNATURE, fastmath={"contract"})
+@compiled(signature, fastmath={"contract"})
 def train_on_rows(program, received, examples, arena, models, stride):
     """Train users of a model without convolutions; see `train_users`."""
     return train_users(program, None, received, examples, arena, models, stride)
 
 
-@compiled(SIGNATURE, fastmath={"contract"})
+@compiled(signature, fastmath={"contract"})
 def train_on_images(program, received, examples, arena, models, stride):
     """Train users of a model with stages up to a flattening; see `train_users`."""
     return train_users(program, 0, received, examples, arena, models, stride)
