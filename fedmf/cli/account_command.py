@@ -188,13 +188,13 @@ def _stream_statement(directory: Path) -> Account:
     """Return the statement of a stream with counts of its rows."""
     from fedmf.statements.composition import PERIODS_COUNTED
     from fedmf.streaming import StreamState
-    from fedmf.streaming.stream_statement import costs_of
+    from fedmf.streaming.stream_statement import checked_costs
 
     counts = {}
     with StreamState.open(directory, read_only=True) as state:
         for name, count in state.counts().items():
             counts[name.replace("_", " ")] = str(count)
-        costs = costs_of(state)
+        costs = checked_costs(state)
         if costs.spent.others:
             counts["spent ε"] = PERIODS_COUNTED
         return costs.statement, counts
@@ -203,13 +203,14 @@ def _stream_statement(directory: Path) -> Account:
 def _run_statement(directory: Path) -> Account:
     """Return the statement of a run with figures of its ledger and failures."""
     from fedmf.runs.directory import FAILURES, opened_record
-    from fedmf.runs.run_statement import run_statement
+    from fedmf.runs.run_statement import checked_statement
 
     with opened_record(directory) as (header, ledger):
         figures = _model(ledger)
         figures["rounds"] = f"{ledger.released} released"
         figures["contributions"] = _contributions(header, ledger)
-        return run_statement(header, ledger), figures | _failures(directory / FAILURES)
+        statement = checked_statement(directory, header, ledger)
+        return statement, figures | _failures(directory / FAILURES)
 
 
 def _model(ledger: Ledger) -> dict[str, str]:

@@ -2,29 +2,38 @@
 
 A folder holds ``plan.json``, which describes the integers, and ``integers.bin``: for each round, or
 release of a stream, o_t = G_t + X_t of all parts, one after the other, as little-endian int64. The
-guarantee is about these integers (docs/theory/noise.md), so publishing them costs no privacy.
+guarantee is about these integers (docs/theory/noise.md), so publishing them costs no privacy. Each
+commit has the SHA-256 of every file, as ``sha256sum`` prints it, and so has the statement.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from torch import Tensor
 
 from fedmf.errors import LedgerError
 from fedmf.ledger.durable_files import create_directory, write_at, write_durably
+from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.factorization import Factorization
 from fedmf.noise.units import IntegerNoise
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FOLDER: Final = "released"
 PLAN: Final = "plan.json"
 INTEGERS: Final = "integers.bin"
+#: The fact about a commit that has the digests.
+DIGESTS: Final = "released"
 _BYTES: Final = 8
+_CHUNK: Final = 1 << 20
 
 
 def create_folder(folder: Path, plan: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
@@ -99,22 +108,22 @@ class ReleasedIntegers:
         self._files = files
         self._record = _BYTES * width
         self._size = 0
+        self._described = dict[str, str]()
+        self._digest = hashlib.sha256()
 
-    def restore(self, records: int, last: bytes) -> None:
+    def restore(self, records: int, last: bytes, digests: Mapping[str, str]) -> None:
         """Bring the file to the last commit.
 
         Args:
             records: number of committed records.
             last: the records that the last commit made final.
+            digests: those of the last commit; empty before the first.
 
         Raises:
-            LedgerError: the file lacks earlier records, another file is missing, or the disk
-                failed.
+            LedgerError: the file lacks earlier records, another file is missing, one is not as it
+                was, or the disk failed.
         """
-        for name in self._files:
-            file = self.path.with_name(name)
-            if not file.is_file():
-                raise LedgerError(f"{file} is missing. Restore it from a copy.")
+        self._described = self._digests_of_descriptions()
         before = records * self._record - len(last)
         if not self.path.is_file() or self.path.stat().st_size < before:
             raise LedgerError(
@@ -123,7 +132,66 @@ class ReleasedIntegers:
             )
         os.truncate(self.path, before)
         self._size = before
+        self._digest = self._digest_of_first(before)
         self.append(last)
+        if digests:
+            self._require(self.digests(b""), digests)
+
+    def digests(self, records: bytes) -> dict[str, str]:
+        """Return the SHA-256 of each file by its name, as after `append` of these records."""
+        digest = self._digest.copy()
+        digest.update(records)
+        return {**self._described, INTEGERS: digest.hexdigest()}
+
+    def check(self, ledger: Ledger) -> None:
+        """Compare the files with their digests in a ledger, without changing them.
+
+        The records of the last commit may be missing: the process that committed them writes them
+        now, or the next one will. Records of later commits are not read.
+
+        Raises:
+            LedgerError: a file is missing or not as it was when its records were committed.
+        """
+        commits = deque(ledger.commits(), maxlen=2)
+        size = 0
+        if self.path.is_file():
+            size = self.path.stat().st_size
+        if commits and size < commits[-1].records * self._record:
+            commits.pop()
+        if not commits:
+            return
+        last = commits[-1]
+        digests = self._digests_of_descriptions()
+        digests[INTEGERS] = self._digest_of_first(last.records * self._record).hexdigest()
+        self._require(digests, last.about[DIGESTS])
+
+    def _require(self, digests: Mapping[str, str], recorded: Mapping[str, str]) -> None:
+        """Reject files whose digests are not those of the ledger."""
+        for name, digest in recorded.items():
+            if digests[name] != digest:
+                raise LedgerError(
+                    f"{self.path.with_name(name)} must be as it was released, with the SHA-256 of"
+                    f" the ledger, {digest:.16}…; got {digests[name]:.16}…. Restore it from a copy."
+                )
+
+    def _digests_of_descriptions(self) -> dict[str, str]:
+        """Return the SHA-256 of each of the other files."""
+        digests = dict[str, str]()
+        for name in self._files:
+            file = self.path.with_name(name)
+            if not file.is_file():
+                raise LedgerError(f"{file} is missing. Restore it from a copy.")
+            digests[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+        return digests
+
+    def _digest_of_first(self, size: int) -> Any:
+        """Return the SHA-256 object of the first bytes of the file of integers."""
+        digest = hashlib.sha256()
+        with self.path.open("rb") as file:
+            while content := file.read(min(_CHUNK, size)):
+                digest.update(content)
+                size -= len(content)
+        return digest
 
     def append(self, records: bytes) -> None:
         """Write committed records durably.
@@ -131,6 +199,7 @@ class ReleasedIntegers:
         Raises:
             LedgerError: the disk failed; `restore` writes them in the next process.
         """
+        self._digest.update(records)
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
             try:

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,12 +24,14 @@ from fedmf.cohorts import COHORTS, Cohorts
 from fedmf.errors import ConfigError, LedgerError, rebuilding
 from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.ledger.ledger import Ledger
+from fedmf.ledger.released_integers import FOLDER, PLAN, ReleasedIntegers
 from fedmf.noise.key import NoiseKey
 from fedmf.release.plan import Plan
 from fedmf.runs.plan_fields import cohort_law, plan_fields
 from fedmf.runs.statistics import Statistic, clipping_from, extra_releases_from
 from fedmf.statements.privacy import PRIVACY, UNITS, Privacy, Unit
-from fedmf.values import value_of
+from fedmf.statements.statement import REMEDY
+from fedmf.values import dotted, value_of
 from fedmf.version import SOFTWARE
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class RunHeader:
 
     Args:
         run: the result of `fedmf.Run.to_dict`: kind and fields of each value.
+        configuration: the content of ``config.toml``.
         plan: the calibrated mechanism.
         arrays: name and shape of each tensor of the model in the order of its flat vector.
         key_fingerprint: short public id of the noise key; None for a run without privacy.
@@ -73,6 +77,7 @@ class RunHeader:
     """
 
     run: Mapping[str, Any]
+    configuration: str
     plan: Plan
     arrays: tuple[tuple[str, tuple[int, ...]], ...]
     key_fingerprint: str | None
@@ -108,6 +113,8 @@ class RunHeader:
             tied: further names of these tensors.
             whole_model: fingerprint of the stored layout of the whole model.
         """
+        from fedmf.runs.tables.configuration import render_toml  # readers load no framework
+
         inputs = list[Mapping[str, str]]()
         for each in (*run.task_source.public_inputs(), *constants):
             inputs.append(dataclasses.asdict(each))
@@ -117,6 +124,7 @@ class RunHeader:
             )
         return cls(
             run=run.to_dict(),
+            configuration=render_toml(run),
             plan=plan,
             arrays=arrays,
             key_fingerprint=key.fingerprint if run.is_private else None,
@@ -228,6 +236,8 @@ WHOLE_MODEL = "whole-model.npz"
 #: Which users failed in which round and why, one JSON object per line: as secret as the key, since
 #: it depends on users' data.
 FAILURES = "failures.jsonl"
+#: θ_0, next to the released integers.
+INITIAL: Final = "initial.safetensors"
 
 
 class RunDirectory:
@@ -251,7 +261,6 @@ class RunDirectory:
     def create(
         cls,
         path: Path,
-        run: Run,
         header: RunHeader,
         key: NoiseKey,
         save_whole: Callable[[Path], None] | None = None,
@@ -260,7 +269,6 @@ class RunDirectory:
 
         Args:
             path: must not exist, or be empty.
-            run: the run, from which ``config.toml`` is rendered.
             header: the header of the ledger.
             key: the key of the noise.
             save_whole: writes the file of a model with constant arrays.
@@ -268,8 +276,6 @@ class RunDirectory:
         Raises:
             ConfigError: the path is in use or cannot be written.
         """
-        from fedmf.runs.tables.configuration import render_toml
-
         path = path.resolve()
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is rejected below
             raise ConfigError(
@@ -278,7 +284,7 @@ class RunDirectory:
             )
 
         def fill(building: Path) -> None:
-            write_durably(building / CONFIG, render_toml(run).encode())
+            write_durably(building / CONFIG, header.configuration.encode())
             if save_whole is not None:
                 save_whole(building / WHOLE_MODEL)
             write_durably(building / FAILURES, b"")
@@ -306,12 +312,10 @@ class RunDirectory:
         tighten(path)
         return cls(path, header, load_key(path / KEY), ledger)
 
-    def restore_configuration(self, run: Run) -> None:
-        """Render ``config.toml`` again if it is missing; the ledger describes the run anyway."""
-        from fedmf.runs.tables.configuration import render_toml
-
+    def restore_configuration(self) -> None:
+        """Write ``config.toml`` again if it is missing; the ledger has its content."""
         if not (self.path / CONFIG).exists():
-            write_durably(self.path / CONFIG, render_toml(run).encode())
+            write_durably(self.path / CONFIG, self.header.configuration.encode())
 
     def close(self) -> None:
         """Let another process open the directory."""
@@ -346,6 +350,34 @@ def _require_files(path: Path, header: RunHeader) -> None:
             f"{path / FAILURES} (failures of users) is missing. Restore it, or create an empty file"
             " to continue without the earlier ones."
         )
+
+
+def integers_of(path: Path, header: RunHeader) -> ReleasedIntegers | None:
+    """The file of a run's released integers; None if the run does not keep them."""
+    if not header.run["execution"]["keep_releases"]:
+        return None
+    width = sum(each.size for each in header.plan.parts)
+    return ReleasedIntegers(path / FOLDER, width, (PLAN, INITIAL))
+
+
+def check_configuration(path: Path, header: RunHeader) -> None:
+    """Compare ``config.toml`` with the ledger, if it is there.
+
+    Raises:
+        LedgerError: it says something else, or cannot be read.
+    """
+    file = path / CONFIG
+    if not file.exists():
+        return
+    with rebuilding(str(file), LedgerError):
+        written = dotted(tomllib.loads(file.read_text(encoding="utf-8")))
+    recorded = dotted(tomllib.loads(header.configuration))
+    for key in sorted(written.keys() | recorded.keys()):
+        if written.get(key) != recorded.get(key):
+            raise LedgerError(
+                f"{key} in {file} must be {recorded.get(key)!r}, as the ledger says; got"
+                f" {written.get(key)!r}. {REMEDY}"
+            )
 
 
 def read_header(path: Path) -> RunHeader:

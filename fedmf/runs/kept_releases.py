@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import safetensors.torch
 from torch import Tensor
 
-from fedmf.ledger.released_integers import FOLDER, PLAN, ReleasedIntegers, create_folder, part
-from fedmf.runs.directory import RunDirectory, RunHeader
+from fedmf.ledger.released_integers import FOLDER, ReleasedIntegers, create_folder, part
+from fedmf.runs.directory import INITIAL, RunDirectory, RunHeader, integers_of
 from fedmf.runs.model_layout import named_parts
-
-INITIAL: Final = "initial.safetensors"
 
 
 def released_integers(directory: RunDirectory, initial: Tensor) -> ReleasedIntegers | None:
@@ -24,7 +22,8 @@ def released_integers(directory: RunDirectory, initial: Tensor) -> ReleasedInteg
     Raises:
         LedgerError: the folder cannot be created.
     """
-    if not directory.header.run["execution"]["keep_releases"]:
+    integers = integers_of(directory.path, directory.header)
+    if integers is None:
         return None
     folder = directory.path / FOLDER
     if not folder.exists() and not directory.ledger.released:
@@ -32,8 +31,7 @@ def released_integers(directory: RunDirectory, initial: Tensor) -> ReleasedInteg
         tensors = {name: tensor.contiguous().clone() for name, tensor in named.items()}
         content = safetensors.torch.save(tensors)
         create_folder(folder, public_plan(directory.header), {INITIAL: content})
-    width = sum(each.size for each in directory.header.plan.parts)
-    return ReleasedIntegers(folder, width, (PLAN, INITIAL))
+    return integers
 
 
 def public_plan(header: RunHeader) -> dict[str, Any]:

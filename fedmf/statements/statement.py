@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedmf.accounting.rounding import at_least, at_most
+from fedmf.errors import LedgerError, rebuilding
 from fedmf.figures import html_table
 from fedmf.ledger.durable_files import write_durably
 from fedmf.statements.advantage import advantage
 from fedmf.statements.privacy import UNITS
+from fedmf.values import dotted
 
 _MARK: Final = " (not private)"
 #: Columns of a stream that are named one by one.
@@ -35,6 +37,20 @@ OPERATORS: Final = (
     "actual_min_separation",
     "users_participated",
 )
+#: Keys that change with the releases of a run or stream.
+_PROGRESS: Final = (
+    *OPERATORS,
+    "rounds_released",
+    "epsilon_so_far",
+    "released_files",
+    "assumptions",
+)
+_JSON: Final = "statement.json"
+_TEXT: Final = "statement.txt"
+#: What to do if a report contradicts the ledger.
+REMEDY: Final = "Restore the file from a copy, or delete it; fedmf account needs only the ledger."
+#: Statements may differ by this much relative to a number: machines round differently.
+_ROUNDING: Final = 1e-6
 #: Neither the statement of a run nor that of a stream covers these.
 ALWAYS_NOT_COVERED: Final = (
     "timing: information in the times of messages and the durations of rounds",
@@ -131,15 +147,45 @@ class PrivacyStatement(dict[str, Any]):
 
     def write(self, folder: Path) -> None:
         """Write it into the directory of its run or stream, for programs and for people."""
-        write_durably(folder / "statement.json", self.to_json().encode())
-        write_durably(folder / "statement.txt", self.render_text().encode())
+        write_durably(folder / _JSON, self.to_json().encode())
+        write_durably(folder / _TEXT, self.render_text().encode())
+
+    def check_written(self, folder: Path) -> None:
+        """Compare what `write` left in a directory with this statement, if it is there.
+
+        A statement that was written after fewer releases is compared in what does not change with
+        them.
+
+        Raises:
+            LedgerError: it says something else, or cannot be read.
+        """
+        file = folder / _JSON
+        if not file.exists():
+            return
+        with rebuilding(str(file), LedgerError):
+            written = PrivacyStatement(json.loads(file.read_bytes()))
+            ignored = ["this_copy"]
+            if written["rounds_released"] < self["rounds_released"]:
+                ignored += _PROGRESS
+        before = dotted(written)
+        now = dotted(self)
+        for name in sorted(before.keys() | now.keys()):
+            same = _agrees(before.get(name), now.get(name))
+            if not same and name.partition(".")[0] not in ignored:
+                raise LedgerError(
+                    f"{name} in {file} must be {now.get(name)!r:.100}, as the ledger says; got"
+                    f" {before.get(name)!r:.100}. {REMEDY}"
+                )
+        text = folder / _TEXT
+        if text.exists() and text.read_bytes() != written.render_text().encode():
+            raise LedgerError(f"{text} must say the same as {file}; it differs. {REMEDY}")
 
     def public(self) -> PrivacyStatement:
         """Return the part that may be public, which does not depend on participation.
 
         Guarantees:
             Two runs that differ in participation alone, after as many rounds, give the same
-            statement.
+            statement, except for the digests of what they released.
         """
         public = PrivacyStatement(self)
         for name in (*OPERATORS, *self.get("not_private", ()), "not_private"):
@@ -149,6 +195,13 @@ class PrivacyStatement(dict[str, Any]):
         not_covered = self["not_covered"]
         public["not_covered"] = [each for each in not_covered if each != SPENT_NOT_COVERED]
         return public
+
+
+def _agrees(written: object, computed: object) -> bool:
+    """Whether two values of a statement are the same up to rounding."""
+    if isinstance(written, int | float) and isinstance(computed, int | float):
+        return math.isclose(written, computed, rel_tol=_ROUNDING)
+    return written == computed
 
 
 def _lines(lines: Sequence[str]) -> str:
@@ -319,6 +372,7 @@ def _figures(s: Mapping[str, Any]) -> Facts:
         ("integers", _integers(s)),
         ("accountant", _accountant(s)),
         *_also(s),
+        *_digests(s),
         ("noise key", _key(s)),
         ("trust", s.get("trust")),
         ("software", s["software"]),
@@ -456,6 +510,12 @@ def _dates(s: Mapping[str, Any]) -> str:
         return ""
     dates = f"from {periods['start']} to before {periods['end']}".replace("T00:00:00", "")
     return f"; each is {periods['every']}, {dates}"
+
+
+def _digests(s: Mapping[str, Any]) -> list[Fact]:
+    """The released files, as ``sha256sum`` prints them."""
+    files = s["released_files"] or {}
+    return [("SHA-256", f"{digest}  {name}") for name, digest in files.items()]
 
 
 def _accountant(s: Mapping[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian import certified_epsilon, gaussian_mu
+from fedmf.ledger.released_integers import DIGESTS
 from fedmf.statements.composition import PrivacyCost, UserLosses
 from fedmf.statements.privacy import UNITS
 from fedmf.statements.statement import (
@@ -164,6 +165,7 @@ def costs_of(state: StreamState) -> PrivacyCost:
             "sensitivity_kind": plan.sensitivity.kind,
             "sensitivity_case": plan.sensitivity.case,
             "unit_bits": list(mechanism.rounding.bits),
+            "released_files": state.ledger.about.get(DIGESTS),
             "rounding": (
                 plan.rows_of_user * mechanism.rounding.movement * mechanism.users.norm_bound
             ),
@@ -187,6 +189,21 @@ def costs_of(state: StreamState) -> PrivacyCost:
         }
     )
     return PrivacyCost(str(state.directory), statement, losses, lineage)
+
+
+def checked_costs(state: StreamState) -> PrivacyCost:
+    """The result of `costs_of` for a stream, the files of which agree with its ledger.
+
+    Raises:
+        LedgerError: ``statement.json``, ``statement.txt`` or a file in ``released`` is not what the
+            ledger says.
+    """
+    costs = costs_of(state)
+    costs.statement.check_written(state.directory)
+    integers = state.released_integers()
+    if integers is not None:
+        integers.check(state.ledger)
+    return costs
 
 
 def _losses_of_users(
