@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +19,6 @@ import numpy as np
 
 from fedmf.errors import LedgerError
 from fedmf.ledger.durable_files import create_directory, write_at, write_durably
-from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.factorization import Factorization
 from fedmf.noise.units import IntegerNoise
 
@@ -33,7 +31,6 @@ INTEGERS: Final = "integers.bin"
 #: The fact about a commit that has the digests.
 DIGESTS: Final = "released"
 _BYTES: Final = 8
-_CHUNK: Final = 1 << 20
 
 
 def create_folder(folder: Path, plan: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
@@ -123,7 +120,11 @@ class ReleasedIntegers:
             LedgerError: the file lacks earlier records, another file is missing, one is not as it
                 was, or the disk failed.
         """
-        self._described = self._digests_of_descriptions()
+        for name in self._files:
+            file = self.path.with_name(name)
+            if not file.is_file():
+                raise LedgerError(f"{file} is missing. Restore it from a copy.")
+            self._described[name] = _digest_of(file).hexdigest()
         before = records * self._record - len(last)
         if not self.path.is_file() or self.path.stat().st_size < before:
             raise LedgerError(
@@ -131,67 +132,20 @@ class ReleasedIntegers:
                 "holds fewer. Restore it from a copy."
             )
         os.truncate(self.path, before)
+        self._digest = _digest_of(self.path)
         self._size = before
-        self._digest = self._digest_of_first(before)
         self.append(last)
-        if digests:
-            self._require(self.digests(b""), digests)
+        if digests and digests != self.digests(b""):
+            raise LedgerError(
+                f"files in {self.path.parent} must be as they were released; their SHA-256 differs"
+                " from that in the ledger. Restore them from a copy."
+            )
 
     def digests(self, records: bytes) -> dict[str, str]:
         """Return the SHA-256 of each file by its name, as after `append` of these records."""
         digest = self._digest.copy()
         digest.update(records)
         return {**self._described, INTEGERS: digest.hexdigest()}
-
-    def check(self, ledger: Ledger) -> None:
-        """Compare the files with their digests in a ledger, without changing them.
-
-        The records of the last commit may be missing: the process that committed them writes them
-        now, or the next one will. Records of later commits are not read.
-
-        Raises:
-            LedgerError: a file is missing or not as it was when its records were committed.
-        """
-        commits = deque(ledger.commits(), maxlen=2)
-        size = 0
-        if self.path.is_file():
-            size = self.path.stat().st_size
-        if commits and size < commits[-1].records * self._record:
-            commits.pop()
-        if not commits:
-            return
-        last = commits[-1]
-        digests = self._digests_of_descriptions()
-        digests[INTEGERS] = self._digest_of_first(last.records * self._record).hexdigest()
-        self._require(digests, last.about[DIGESTS])
-
-    def _require(self, digests: Mapping[str, str], recorded: Mapping[str, str]) -> None:
-        """Reject files whose digests are not those of the ledger."""
-        for name, digest in recorded.items():
-            if digests[name] != digest:
-                raise LedgerError(
-                    f"{self.path.with_name(name)} must be as it was released, with the SHA-256 of"
-                    f" the ledger, {digest:.16}…; got {digests[name]:.16}…. Restore it from a copy."
-                )
-
-    def _digests_of_descriptions(self) -> dict[str, str]:
-        """Return the SHA-256 of each of the other files."""
-        digests = dict[str, str]()
-        for name in self._files:
-            file = self.path.with_name(name)
-            if not file.is_file():
-                raise LedgerError(f"{file} is missing. Restore it from a copy.")
-            digests[name] = hashlib.sha256(file.read_bytes()).hexdigest()
-        return digests
-
-    def _digest_of_first(self, size: int) -> Any:
-        """Return the SHA-256 object of the first bytes of the file of integers."""
-        digest = hashlib.sha256()
-        with self.path.open("rb") as file:
-            while content := file.read(min(_CHUNK, size)):
-                digest.update(content)
-                size -= len(content)
-        return digest
 
     def append(self, records: bytes) -> None:
         """Write committed records durably.
@@ -209,6 +163,12 @@ class ReleasedIntegers:
                 os.close(descriptor)
         except OSError as error:
             raise LedgerError(f"{self.path} failed: {error.strerror or error}.") from error
+
+
+def _digest_of(file: Path) -> Any:
+    """Return the SHA-256 object of a file."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256")
 
 
 def records_of(parts: Sequence[Tensor]) -> bytes:

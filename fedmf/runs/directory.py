@@ -12,7 +12,6 @@ import json
 import logging
 import math
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,14 +23,12 @@ from fedmf.cohorts import COHORTS, Cohorts
 from fedmf.errors import ConfigError, LedgerError, rebuilding
 from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.ledger.ledger import Ledger
-from fedmf.ledger.released_integers import FOLDER, PLAN, ReleasedIntegers
 from fedmf.noise.key import NoiseKey
 from fedmf.release.plan import Plan
 from fedmf.runs.plan_fields import cohort_law, plan_fields
 from fedmf.runs.statistics import Statistic, clipping_from, extra_releases_from
 from fedmf.statements.privacy import PRIVACY, UNITS, Privacy, Unit
-from fedmf.statements.statement import REMEDY
-from fedmf.values import dotted, value_of
+from fedmf.values import value_of
 from fedmf.version import SOFTWARE
 
 if TYPE_CHECKING:
@@ -236,8 +233,6 @@ WHOLE_MODEL = "whole-model.npz"
 #: Which users failed in which round and why, one JSON object per line: as secret as the key, since
 #: it depends on users' data.
 FAILURES = "failures.jsonl"
-#: θ_0, next to the released integers.
-INITIAL: Final = "initial.safetensors"
 
 
 class RunDirectory:
@@ -350,34 +345,6 @@ def _require_files(path: Path, header: RunHeader) -> None:
             f"{path / FAILURES} (failures of users) is missing. Restore it, or create an empty file"
             " to continue without the earlier ones."
         )
-
-
-def integers_of(path: Path, header: RunHeader) -> ReleasedIntegers | None:
-    """The file of a run's released integers; None if the run does not keep them."""
-    if not header.run["execution"]["keep_releases"]:
-        return None
-    width = sum(each.size for each in header.plan.parts)
-    return ReleasedIntegers(path / FOLDER, width, (PLAN, INITIAL))
-
-
-def check_configuration(path: Path, header: RunHeader) -> None:
-    """Compare ``config.toml`` with the ledger, if it is there.
-
-    Raises:
-        LedgerError: it says something else, or cannot be read.
-    """
-    file = path / CONFIG
-    if not file.exists():
-        return
-    with rebuilding(str(file), LedgerError):
-        written = dotted(tomllib.loads(file.read_text(encoding="utf-8")))
-    recorded = dotted(tomllib.loads(header.configuration))
-    for key in sorted(written.keys() | recorded.keys()):
-        if written.get(key) != recorded.get(key):
-            raise LedgerError(
-                f"{key} in {file} must be {recorded.get(key)!r}, as the ledger says; got"
-                f" {written.get(key)!r}. {REMEDY}"
-            )
 
 
 def read_header(path: Path) -> RunHeader:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import safetensors.torch
 from torch import Tensor
 
-from fedmf.ledger.released_integers import FOLDER, ReleasedIntegers, create_folder, part
-from fedmf.runs.directory import INITIAL, RunDirectory, RunHeader, integers_of
+from fedmf.ledger.released_integers import FOLDER, PLAN, ReleasedIntegers, create_folder, part
+from fedmf.runs.directory import RunDirectory, RunHeader
 from fedmf.runs.model_layout import named_parts
+
+INITIAL: Final = "initial.safetensors"
 
 
 def released_integers(directory: RunDirectory, initial: Tensor) -> ReleasedIntegers | None:
@@ -22,8 +24,7 @@ def released_integers(directory: RunDirectory, initial: Tensor) -> ReleasedInteg
     Raises:
         LedgerError: the folder cannot be created.
     """
-    integers = integers_of(directory.path, directory.header)
-    if integers is None:
+    if not directory.header.run["execution"]["keep_releases"]:
         return None
     folder = directory.path / FOLDER
     if not folder.exists() and not directory.ledger.released:
@@ -31,7 +32,8 @@ def released_integers(directory: RunDirectory, initial: Tensor) -> ReleasedInteg
         tensors = {name: tensor.contiguous().clone() for name, tensor in named.items()}
         content = safetensors.torch.save(tensors)
         create_folder(folder, public_plan(directory.header), {INITIAL: content})
-    return integers
+    width = sum(each.size for each in directory.header.plan.parts)
+    return ReleasedIntegers(folder, width, (PLAN, INITIAL))
 
 
 def public_plan(header: RunHeader) -> dict[str, Any]:

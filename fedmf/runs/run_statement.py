@@ -17,10 +17,10 @@ from fedmf.accounting.gaussian import adjacency_factor, gaussian_mu
 from fedmf.cohorts import AvailableCohorts, CyclicCohorts
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
-from fedmf.ledger.released_integers import DIGESTS
+from fedmf.ledger.released_integers import DIGESTS, FOLDER
 from fedmf.matrices.factorization import LARGEST_DENSE
 from fedmf.release.plan import Plan
-from fedmf.runs.directory import RunHeader, check_configuration, integers_of, opened_record
+from fedmf.runs.directory import CONFIG, RunHeader, opened_record
 from fedmf.statements.composition import LaterCost, PrivacyCost, UserLosses, finite
 from fedmf.statements.recorded_patterns import recorded_sensitivities
 from fedmf.statements.row_blocks import gram_of_rows, largest_movement, recorded_movements
@@ -31,6 +31,7 @@ from fedmf.statements.statement import (
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
+from fedmf.statements.written_files import check_configuration, check_released, check_statement
 
 #: Relative rounding error of a few operations on doubles.
 _ROUNDING: Final = 2.0**-50
@@ -243,11 +244,10 @@ def checked_statement(path: Path, header: RunHeader, ledger: Ledger) -> PrivacyS
             or a file in ``released`` is not what the ledger says.
     """
     statement = run_statement(header, ledger)
-    check_configuration(path, header)
-    statement.check_written(path)
-    integers = integers_of(path, header)
-    if integers is not None:
-        integers.check(ledger)
+    check_statement(path, statement)
+    check_configuration(path / CONFIG, header.configuration)
+    if header.run["execution"]["keep_releases"]:
+        check_released(path / FOLDER, sum(each.size for each in header.plan.parts), ledger)
     return statement
 
 

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedmf.accounting.rounding import at_least, at_most
-from fedmf.errors import LedgerError, rebuilding
 from fedmf.figures import html_table
 from fedmf.ledger.durable_files import write_durably
 from fedmf.statements.advantage import advantage
 from fedmf.statements.privacy import UNITS
-from fedmf.values import dotted
 
 _MARK: Final = " (not private)"
 #: Columns of a stream that are named one by one.
@@ -37,20 +35,9 @@ OPERATORS: Final = (
     "actual_min_separation",
     "users_participated",
 )
-#: Keys that change with the releases of a run or stream.
-_PROGRESS: Final = (
-    *OPERATORS,
-    "rounds_released",
-    "epsilon_so_far",
-    "released_files",
-    "assumptions",
-)
-_JSON: Final = "statement.json"
-_TEXT: Final = "statement.txt"
-#: What to do if a report contradicts the ledger.
-REMEDY: Final = "Restore the file from a copy, or delete it; fedmf account needs only the ledger."
-#: Statements may differ by this much relative to a number: machines round differently.
-_ROUNDING: Final = 1e-6
+#: The files of a statement in the directory of its run or stream.
+JSON: Final = "statement.json"
+TEXT: Final = "statement.txt"
 #: Neither the statement of a run nor that of a stream covers these.
 ALWAYS_NOT_COVERED: Final = (
     "timing: information in the times of messages and the durations of rounds",
@@ -147,38 +134,8 @@ class PrivacyStatement(dict[str, Any]):
 
     def write(self, folder: Path) -> None:
         """Write it into the directory of its run or stream, for programs and for people."""
-        write_durably(folder / _JSON, self.to_json().encode())
-        write_durably(folder / _TEXT, self.render_text().encode())
-
-    def check_written(self, folder: Path) -> None:
-        """Compare what `write` left in a directory with this statement, if it is there.
-
-        A statement that was written after fewer releases is compared in what does not change with
-        them.
-
-        Raises:
-            LedgerError: it says something else, or cannot be read.
-        """
-        file = folder / _JSON
-        if not file.exists():
-            return
-        with rebuilding(str(file), LedgerError):
-            written = PrivacyStatement(json.loads(file.read_bytes()))
-            ignored = ["this_copy"]
-            if written["rounds_released"] < self["rounds_released"]:
-                ignored += _PROGRESS
-        before = dotted(written)
-        now = dotted(self)
-        for name in sorted(before.keys() | now.keys()):
-            same = _agrees(before.get(name), now.get(name))
-            if not same and name.partition(".")[0] not in ignored:
-                raise LedgerError(
-                    f"{name} in {file} must be {now.get(name)!r:.100}, as the ledger says; got"
-                    f" {before.get(name)!r:.100}. {REMEDY}"
-                )
-        text = folder / _TEXT
-        if text.exists() and text.read_bytes() != written.render_text().encode():
-            raise LedgerError(f"{text} must say the same as {file}; it differs. {REMEDY}")
+        write_durably(folder / JSON, self.to_json().encode())
+        write_durably(folder / TEXT, self.render_text().encode())
 
     def public(self) -> PrivacyStatement:
         """Return the part that may be public, which does not depend on participation.
@@ -195,13 +152,6 @@ class PrivacyStatement(dict[str, Any]):
         not_covered = self["not_covered"]
         public["not_covered"] = [each for each in not_covered if each != SPENT_NOT_COVERED]
         return public
-
-
-def _agrees(written: object, computed: object) -> bool:
-    """Whether two values of a statement are the same up to rounding."""
-    if isinstance(written, int | float) and isinstance(computed, int | float):
-        return math.isclose(written, computed, rel_tol=_ROUNDING)
-    return written == computed
 
 
 def _lines(lines: Sequence[str]) -> str:

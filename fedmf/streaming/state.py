@@ -241,6 +241,9 @@ class StreamState:
         guarantee = StreamGuarantee(
             settings.epsilon, settings.delta, settings.adjacency, self.plan.every
         )
+        kept = None
+        if settings.keep_releases:
+            kept = ReleasedIntegers(self.directory / FOLDER, sum(rows.sizes))
         with rebuilding(f"stream state {self.directory}", LedgerError):
             server = StreamServer(
                 rows,
@@ -250,17 +253,10 @@ class StreamState:
                 self.key,
                 self.position.records,
                 with_vectors=8 * self.plan.past_noise_size <= _LARGEST_PAST_NOISE,
-                released_integers=self.released_integers(),
+                released_integers=kept,
             )
             server.restore()
         return server
-
-    def released_integers(self) -> ReleasedIntegers | None:
-        """The file of released integers; None if the stream does not keep them."""
-        if not self.plan.settings.keep_releases:
-            return None
-        rows = self.plan.mechanism.rows(self.plan.second_moment)
-        return ReleasedIntegers(self.directory / FOLDER, sum(rows.sizes))
 
     def commit(
         self, server: StreamServer, position: Position, releases: ReleaseBlock, pushes: bytes = b""

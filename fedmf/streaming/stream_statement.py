@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian import certified_epsilon, gaussian_mu
-from fedmf.ledger.released_integers import DIGESTS
+from fedmf.ledger.released_integers import DIGESTS, FOLDER
 from fedmf.statements.composition import PrivacyCost, UserLosses
 from fedmf.statements.privacy import UNITS
 from fedmf.statements.statement import (
@@ -22,6 +22,7 @@ from fedmf.statements.statement import (
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
+from fedmf.statements.written_files import check_released, check_statement
 from fedmf.streaming.private_release import Renderer
 from fedmf.streaming.state import StreamState
 from fedmf.streaming.stream_plan import StreamPlan
@@ -199,10 +200,10 @@ def checked_costs(state: StreamState) -> PrivacyCost:
             ledger says.
     """
     costs = costs_of(state)
-    costs.statement.check_written(state.directory)
-    integers = state.released_integers()
-    if integers is not None:
-        integers.check(state.ledger)
+    check_statement(state.directory, costs.statement)
+    if state.plan.settings.keep_releases:
+        rows = state.plan.mechanism.rows(state.plan.second_moment)
+        check_released(state.directory / FOLDER, sum(rows.sizes), state.ledger)
     return costs
 
 

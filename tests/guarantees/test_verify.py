@@ -298,6 +298,7 @@ def test_released_files_must_be_those_of_the_statement(
 def noises(tmp_path_factory: pytest.TempPathFactory, script: ModuleType) -> dict[str, Any]:
     """Arguments of `check_noise`, and the released integers of two runs with the same noise."""
     place = tmp_path_factory.mktemp("noises")
+    plan = {}
     released = {}
     for name, rows in {"data": random_rows(900), "zeros": np.zeros((24, 900))}.items():
         with fedmf.start(run_of(rows, execution=KEPT), place / name) as session:

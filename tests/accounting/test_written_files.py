@@ -72,6 +72,12 @@ def with_value(name: str, value: Any) -> Callable[[Path], None]:
     return change
 
 
+def of_earlier_rounds(directory: Path) -> None:
+    """A statement of fewer rounds with another ε."""
+    with_value("rounds_released", 3)(directory)
+    with_value("epsilon", 4.0)(directory)
+
+
 def other_bit(name: str) -> Callable[[Path], None]:
     def change(directory: Path) -> None:
         content = bytearray((directory / FOLDER / name).read_bytes())
@@ -87,20 +93,18 @@ def shorter(directory: Path) -> None:
     file.write_bytes(file.read_bytes()[: -2 * 5 * 8])
 
 
-EDITS: dict[str, tuple[str, Callable[[Path], None], str]] = {
+EDITS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "epsilon": ("run", with_value("epsilon", 4.0), "epsilon in {}/statement.json must be 7.99"),
     "unknown key": ("run", with_value("epsilon_total", 4.0), "epsilon_total in {}"),
     "rounds": ("run", with_value("rounds_released", 13), "rounds_released in {}"),
     "epsilon of fewer rounds": (
         "run",
-        lambda path: (
-            [with_value(name, 3)(path) for name in ("rounds_released", "epsilon")] and None
-        ),
+        of_earlier_rounds,
         "epsilon in {}/statement.json must be 7.99",
     ),
     "statement that is none": (
         "run",
-        lambda path: (path / "statement.json").write_text("[1]") and None,
+        lambda path: (path / "statement.json").write_text("[1]"),
         "{}/statement.json must be as fedmf wrote it",
     ),
     "text": ("run", edited("statement.txt", "epsilon", "ε"), "{}/statement.txt must say the same"),
@@ -173,5 +177,5 @@ def test_a_run_continues_only_with_the_integers_that_it_released(tmp_path: Path)
     run = run_of(random_rows(5), execution=fedmf.Execution(keep_releases=True))
     run_up_to_round_4(run, tmp_path / "run")
     other_bit(INTEGERS)(tmp_path / "run")
-    with pytest.raises(LedgerError, match="must be as it was released"):
+    with pytest.raises(LedgerError, match="must be as they were released"):
         fedmf.resume(run, tmp_path / "run")
