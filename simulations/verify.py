@@ -3,10 +3,11 @@
     python simulations/verify.py [--noise-only] STATEMENT.json RELEASED [PUBLISHED ...]
 
 STATEMENT.json is what `fedmf account --public` wrote, RELEASED the folder of `--keep-releases`, and
-PUBLISHED are models of a run (.safetensors), or the output of a stream (.jsonl). With --noise-only,
-all data were zeros, as in a rehearsal: then noise above tau is rejected too. This file imports
-nothing of fedmf. Notation and theorems: docs/theory/noise.md, accounting.md, moments.md. Exit
-status: 0 accepted, 1 rejected, 2 something that it cannot recompute.
+PUBLISHED are models of a run (.safetensors), or the output of a stream (.jsonl). --noise-only tells
+that contributions are negligible, as in a rehearsal with a tiny learning rate or rows of zeros, so
+that noise above tau is rejected too. This file imports nothing of fedmf. Notation and theorems:
+docs/theory/noise.md, accounting.md, moments.md. Exit status: 0 accepted, 1 rejected, 2 something
+that it cannot recompute.
 
 Not checked, because no public file shows it:
   * that a user's rows were clipped before they were summed, and that (n, k, b) was kept
