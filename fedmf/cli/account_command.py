@@ -68,8 +68,8 @@ def account(
     Reads the ledger, checks every row against the (n, k, b) bound, and computes each user's exact ε
     from the rounds in which that user took part; in a stream of periods it is always the full ε, as
     who took part in which period is private. The first block may be published; the second is
-    only for the operator, because it depends on participation. The exit code is 3 if the ledger, or a
-    statement, configuration or released file next to it, is not as it was written.
+    only for the operator, because it depends on participation. The exit code is 3 if the ledger,
+    or a statement, configuration or released file next to it, is not as it was written.
 
     Several directories are composed: the μ² of a user in all of them add up. Copies of one run that
     were continued count their common rounds once. With --budget, the exit code is 3 if nothing is

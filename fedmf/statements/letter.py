@@ -51,8 +51,8 @@ _EXPERT: Final = (
     " in the documentation of fedmf)."
 )
 _NO_EXPERT: Final = (
-    "The folder `released` was not kept. It would hold the matrix of the noise (in plan.json), which"
-    " an expert needs to compute ε from the statement without the program fedmf."
+    "The folder `released` was not kept. It would hold the matrix of the noise (in plan.json),"
+    " which an expert needs to compute ε from the statement without the program fedmf."
 )
 _CHECKS: Final = (
     "Ask the organisation for the full public statement (made with the command `fedmf account"
