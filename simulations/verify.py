@@ -1,18 +1,22 @@
 """Recompute the privacy of a run or stream, and what it published, from public files alone.
 
-    python simulations/verify.py STATEMENT.json RELEASED [PUBLISHED ...]
+    python simulations/verify.py [--noise-only] STATEMENT.json RELEASED [PUBLISHED ...]
 
 STATEMENT.json is what `fedmf account --public` wrote, RELEASED the folder of `--keep-releases`, and
-PUBLISHED are models of a run (.safetensors), or the output of a stream (.jsonl). This file imports
-nothing of fedmf. Notation and theorems: docs/theory/noise.md, accounting.md, moments.md. Exit
-status: 0 accepted, 1 rejected, 2 something that it cannot recompute.
+PUBLISHED are models of a run (.safetensors), or the output of a stream (.jsonl). --noise-only tells
+that contributions are negligible, as in a rehearsal with a tiny learning rate or rows of zeros, so
+that noise above tau is rejected too. This file imports nothing of fedmf. Notation and theorems:
+docs/theory/noise.md, accounting.md, moments.md. Exit status: 0 accepted, 1 rejected, 2 something
+that it cannot recompute.
 
 Not checked, because no public file shows it:
   * that a user's rows were clipped before they were summed, and that (n, k, b) was kept
-  * that the noise has this C, tau and eta, and that its key was random, secret and used once
+  * that the noise has this C and eta and is normal, and that it has tau where data may hide less
+  * that the key of the noise was random, secret and used once
   * that a row depended on its user alone, and the other assumptions of the statement
 """
 
+import hashlib
 import json
 import math
 import sys
@@ -22,9 +26,10 @@ from pathlib import Path
 import numpy as np
 from scipy.linalg import solve_triangular, toeplitz
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtri
+from scipy.special import gammainccinv, gammaincinv, log_ndtr, ndtri
 
 LARGEST = 4096  # rounds of a dense matrix
+FALSE_ALARM = 1e-6  # of the test of the noise, all parts together
 
 
 class Rejected(Exception):
@@ -211,6 +216,45 @@ def check_privacy(said: dict, plan: dict, matrices: list) -> None:
         print(f"Not checked: epsilon {said['epsilon']} against those who do not know the cohorts")
 
 
+# What was released: the files of the statement, and their noise
+
+
+def check_files(said: dict, folder: Path, kind: str) -> None:
+    """Compare the files with the SHA-256 in the statement."""
+    files = said["released_files"] or {}
+    needed = {"plan.json", "integers.bin"}
+    if kind == "run":
+        needed.add("initial.safetensors")
+    require(needed <= files.keys(), "the statement has no digests of the released files")
+    for name, digest in files.items():
+        content = (folder / name).read_bytes()
+        same = hashlib.sha256(content).hexdigest() == digest
+        require(same, f"{name} is not the file that the statement is about")
+
+
+def check_noise(parts: list, matrices: list, integers: list, noise_only: bool) -> None:
+    """Test the energy of Co/τ = CG/τ + N against the chi-squared law of the noise N alone.
+
+    Given earlier releases, the sums G make every squared entry noncentral chi-squared, which is
+    stochastically larger, whatever G is. So too little energy is evidence of less noise than τ, but
+    too much only without data. What rounding adds, W/τ, is negligible here.
+    """
+    level = FALSE_ALARM / len(parts) / (2 if noise_only else 1)
+    for part, (C, _), sums in zip(parts, matrices, integers, strict=True):
+        if not sums.size:
+            continue
+        n = len(sums)
+        energy = np.square(C[:n, :n] @ (sums / part["std"])).mean()
+        least = 2 * gammaincinv(sums.size / 2, level) / sums.size
+        most = 2 * gammainccinv(sums.size / 2, level) / sums.size
+        limits = f"at least {math.sqrt(least):.4f}"
+        if noise_only:
+            limits += f", at most {math.sqrt(most):.4f}"
+        print(f"noise of {part['name']}: rms of Co {math.sqrt(energy):.4f} tau, must be {limits}")
+        require(energy >= least, f"the noise of {part['name']} is smaller than stated")
+        require(energy <= most or not noise_only, f"the noise of {part['name']} is too large")
+
+
 # What was published: functions of the integers
 
 
@@ -377,7 +421,7 @@ def check_stream(said: dict, plan: dict, matrices: list, integers: list, publish
         print(f"{path}: means and covariances follow from the integers")
 
 
-def verify(statement: Path, folder: Path, published: list[Path]) -> None:
+def verify(statement: Path, folder: Path, published: list[Path], noise_only: bool = False) -> None:
     """Check a statement and what was published.
 
     Raises:
@@ -385,10 +429,12 @@ def verify(statement: Path, folder: Path, published: list[Path]) -> None:
     """
     said = json.loads(statement.read_text())
     plan = json.loads((folder / "plan.json").read_text())
+    check_files(said, folder, plan["kind"])
     matrices = [strategy(part["strategy"]) for part in plan["parts"]]
     check_privacy(said, plan, matrices)
     releases = -(-said["rounds_released"] // said.get("release_every", 1))
     integers = read_integers(folder, plan["parts"], releases)
+    check_noise(plan["parts"], matrices, integers, noise_only)
     if published and plan["kind"] == "stream":
         check_stream(said, plan, matrices, integers, published)
     elif published:
@@ -397,10 +443,12 @@ def verify(statement: Path, folder: Path, published: list[Path]) -> None:
 
 def main() -> int:
     """Verify the files of the command line."""
-    if len(sys.argv) < 3:
+    names = [name for name in sys.argv[1:] if name != "--noise-only"]
+    if len(names) < 2:
         sys.exit(__doc__)
+    statement, folder, *published = map(Path, names)
     try:
-        verify(Path(sys.argv[1]), Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]])
+        verify(statement, folder, published, noise_only="--noise-only" in sys.argv)
     except (Rejected, Unchecked) as error:
         print(f"{type(error).__name__.upper()}: {error}")
         return 1 if isinstance(error, Rejected) else 2

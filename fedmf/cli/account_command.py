@@ -68,7 +68,8 @@ def account(
     Reads the ledger, checks every row against the (n, k, b) bound, and computes each user's exact ε
     from the rounds in which that user took part; in a stream of periods it is always the full ε, as
     who took part in which period is private. The first block may be published; the second is
-    only for the operator, because it depends on participation.
+    only for the operator, because it depends on participation. The exit code is 3 if the ledger,
+    or a statement, configuration or released file next to it, is not as it was written.
 
     Several directories are composed: the μ² of a user in all of them add up. Copies of one run that
     were continued count their common rounds once. With --budget, the exit code is 3 if nothing is
@@ -188,13 +189,13 @@ def _stream_statement(directory: Path) -> Account:
     """Return the statement of a stream with counts of its rows."""
     from fedmf.statements.composition import PERIODS_COUNTED
     from fedmf.streaming import StreamState
-    from fedmf.streaming.stream_statement import costs_of
+    from fedmf.streaming.stream_statement import checked_costs
 
     counts = {}
     with StreamState.open(directory, read_only=True) as state:
         for name, count in state.counts().items():
             counts[name.replace("_", " ")] = str(count)
-        costs = costs_of(state)
+        costs = checked_costs(state)
         if costs.spent.others:
             counts["spent ε"] = PERIODS_COUNTED
         return costs.statement, counts
@@ -203,13 +204,14 @@ def _stream_statement(directory: Path) -> Account:
 def _run_statement(directory: Path) -> Account:
     """Return the statement of a run with figures of its ledger and failures."""
     from fedmf.runs.directory import FAILURES, opened_record
-    from fedmf.runs.run_statement import run_statement
+    from fedmf.runs.run_statement import checked_statement
 
     with opened_record(directory) as (header, ledger):
         figures = _model(ledger)
         figures["rounds"] = f"{ledger.released} released"
         figures["contributions"] = _contributions(header, ledger)
-        return run_statement(header, ledger), figures | _failures(directory / FAILURES)
+        statement = checked_statement(directory, header, ledger)
+        return statement, figures | _failures(directory / FAILURES)
 
 
 def _model(ledger: Ledger) -> dict[str, str]:

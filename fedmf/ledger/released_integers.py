@@ -2,28 +2,34 @@
 
 A folder holds ``plan.json``, which describes the integers, and ``integers.bin``: for each round, or
 release of a stream, o_t = G_t + X_t of all parts, one after the other, as little-endian int64. The
-guarantee is about these integers (docs/theory/noise.md), so publishing them costs no privacy.
+guarantee is about these integers (docs/theory/noise.md), so publishing them costs no privacy. Each
+commit has the SHA-256 of every file, as ``sha256sum`` prints it, and so has the statement.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from torch import Tensor
 
 from fedmf.errors import LedgerError
 from fedmf.ledger.durable_files import create_directory, write_at, write_durably
 from fedmf.matrices.factorization import Factorization
 from fedmf.noise.units import IntegerNoise
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 FOLDER: Final = "released"
 PLAN: Final = "plan.json"
 INTEGERS: Final = "integers.bin"
+#: The fact about a commit that has the digests.
+DIGESTS: Final = "released"
 _BYTES: Final = 8
 
 
@@ -99,22 +105,26 @@ class ReleasedIntegers:
         self._files = files
         self._record = _BYTES * width
         self._size = 0
+        self._described = dict[str, str]()
+        self._digest = hashlib.sha256()
 
-    def restore(self, records: int, last: bytes) -> None:
+    def restore(self, records: int, last: bytes, digests: Mapping[str, str]) -> None:
         """Bring the file to the last commit.
 
         Args:
             records: number of committed records.
             last: the records that the last commit made final.
+            digests: those of the last commit; empty before the first.
 
         Raises:
-            LedgerError: the file lacks earlier records, another file is missing, or the disk
-                failed.
+            LedgerError: the file lacks earlier records, another file is missing, one is not as it
+                was, or the disk failed.
         """
         for name in self._files:
             file = self.path.with_name(name)
             if not file.is_file():
                 raise LedgerError(f"{file} is missing. Restore it from a copy.")
+            self._described[name] = _digest_of(file).hexdigest()
         before = records * self._record - len(last)
         if not self.path.is_file() or self.path.stat().st_size < before:
             raise LedgerError(
@@ -122,8 +132,20 @@ class ReleasedIntegers:
                 "holds fewer. Restore it from a copy."
             )
         os.truncate(self.path, before)
+        self._digest = _digest_of(self.path)
         self._size = before
         self.append(last)
+        if digests and digests != self.digests(b""):
+            raise LedgerError(
+                f"files in {self.path.parent} must be as they were released; their SHA-256 differs"
+                " from that in the ledger. Restore them from a copy."
+            )
+
+    def digests(self, records: bytes) -> dict[str, str]:
+        """Return the SHA-256 of each file by its name, as after `append` of these records."""
+        digest = self._digest.copy()
+        digest.update(records)
+        return {**self._described, INTEGERS: digest.hexdigest()}
 
     def append(self, records: bytes) -> None:
         """Write committed records durably.
@@ -131,6 +153,7 @@ class ReleasedIntegers:
         Raises:
             LedgerError: the disk failed; `restore` writes them in the next process.
         """
+        self._digest.update(records)
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -140,6 +163,12 @@ class ReleasedIntegers:
                 os.close(descriptor)
         except OSError as error:
             raise LedgerError(f"{self.path} failed: {error.strerror or error}.") from error
+
+
+def _digest_of(file: Path) -> Any:
+    """Return the SHA-256 object of a file."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256")
 
 
 def records_of(parts: Sequence[Tensor]) -> bytes:

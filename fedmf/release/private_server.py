@@ -19,7 +19,7 @@ from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import INLINE, Ledger
 from fedmf.ledger.packed import pack, unpack
-from fedmf.ledger.released_integers import ReleasedIntegers, records_of
+from fedmf.ledger.released_integers import DIGESTS, ReleasedIntegers, records_of
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 from fedmf.noise.units import FINEST
@@ -176,7 +176,8 @@ class PrivateServer:
         elif self._interval.fixed != 1:  # the first rounds may be committed without a state
             self.ledger.keep_state(self._packed(self._state))
         if self._released_integers is not None:
-            self._released_integers.restore(released, last)
+            digests = self.ledger.about.get(DIGESTS, {})
+            self._released_integers.restore(released, last, digests)
 
     def keep_state(self) -> None:
         """Make the state after the last round durable if its commit did not, before a stop.
@@ -348,14 +349,19 @@ class PrivateServer:
         since = after.t - self._durable_until
         if after.t == self.horizon or self._interval.due(after.t, since):
             packed = self._packed(after, integers)
-        self.ledger.commit_round(self.t, users, packed)
+        about = dict[str, Any]()
+        records = b""
+        if self._released_integers is not None:
+            records = records_of(integers)
+            about[DIGESTS] = self._released_integers.digests(records)
+        self.ledger.commit_round(self.t, users, packed, about)
         self._interval.note(time.perf_counter() - began, len(packed or b""))
         self._state = after
         if packed is not None:
             self._durable_until = after.t
         self._set_clip_norm()
         if self._released_integers is not None:
-            self._released_integers.append(records_of(integers))
+            self._released_integers.append(records)
 
     def _set_clip_norm(self) -> None:
         """Clip the updates of the next round to the norm that a statistic sets, if one does."""

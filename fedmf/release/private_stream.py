@@ -18,7 +18,7 @@ from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.clipping.row_features import integer_features
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import pack, unpack
-from fedmf.ledger.released_integers import ReleasedIntegers, records_of
+from fedmf.ledger.released_integers import DIGESTS, ReleasedIntegers, records_of
 from fedmf.matrices.arrays import Array
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.noise_stream import NoiseStream
@@ -216,10 +216,10 @@ class StreamServer:
         if content is not None:
             state = unpack(content)
             restore_state(self._rows, self._estimates, state)
-            if "released" in state:
-                last = records_of([state["released"]])
+            last = _records_in(state)
         if self._released_integers is not None:
-            self._released_integers.restore(self._records, last)
+            digests = self.ledger.about.get(DIGESTS, {})
+            self._released_integers.restore(self._records, last, digests)
 
     @property
     def waiting(self) -> int:
@@ -328,6 +328,7 @@ class StreamServer:
         numbers = torch.cat(self._estimates.extend(noisy), dim=1)[0].numpy()
         state = self._state()
         content = numbers.astype("<f8").tobytes()
+        about = {**about, **self._digests(state)}
         self.ledger.commit_round(self.step, listed, pack(state), about, content)
         self.step += 1
         self._finish(state)
@@ -363,6 +364,7 @@ class StreamServer:
         """
         users = self._admitted[: self._released]
         state = self._state()
+        about = {**about, **self._digests(state)}
         self.ledger.commit_steps(users, about, content, records, pack(state), pushes)
         del self._admitted[: self._released]
         self._released = 0
@@ -375,11 +377,24 @@ class StreamServer:
             state["released"] = torch.cat(self._integers)
         return state
 
+    def _digests(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the digests of the files of released integers, for a commit of this state."""
+        if self._released_integers is None:
+            return {}
+        return {DIGESTS: self._released_integers.digests(_records_in(state))}
+
     def _finish(self, state: Mapping[str, Any]) -> None:
         """Write the integers of the releases that were committed."""
         self._integers = []
         if self._released_integers is not None and "released" in state:
-            self._released_integers.append(records_of([state["released"]]))
+            self._released_integers.append(_records_in(state))
+
+
+def _records_in(state: Mapping[str, Any]) -> bytes:
+    """Return the released integers that a state makes final, as `ReleasedIntegers` takes them."""
+    if "released" not in state:
+        return b""
+    return records_of([state["released"]])
 
 
 def state_of(rows: PrivateRows, estimates: Estimates, with_vectors: bool = False) -> dict[str, Any]:

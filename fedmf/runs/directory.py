@@ -54,6 +54,7 @@ class RunHeader:
 
     Args:
         run: the result of `fedmf.Run.to_dict`: kind and fields of each value.
+        configuration: the content of ``config.toml``.
         plan: the calibrated mechanism.
         arrays: name and shape of each tensor of the model in the order of its flat vector.
         key_fingerprint: short public id of the noise key; None for a run without privacy.
@@ -73,6 +74,7 @@ class RunHeader:
     """
 
     run: Mapping[str, Any]
+    configuration: str
     plan: Plan
     arrays: tuple[tuple[str, tuple[int, ...]], ...]
     key_fingerprint: str | None
@@ -108,6 +110,8 @@ class RunHeader:
             tied: further names of these tensors.
             whole_model: fingerprint of the stored layout of the whole model.
         """
+        from fedmf.runs.tables.configuration import render_toml  # readers load no framework
+
         inputs = list[Mapping[str, str]]()
         for each in (*run.task_source.public_inputs(), *constants):
             inputs.append(dataclasses.asdict(each))
@@ -117,6 +121,7 @@ class RunHeader:
             )
         return cls(
             run=run.to_dict(),
+            configuration=render_toml(run),
             plan=plan,
             arrays=arrays,
             key_fingerprint=key.fingerprint if run.is_private else None,
@@ -251,7 +256,6 @@ class RunDirectory:
     def create(
         cls,
         path: Path,
-        run: Run,
         header: RunHeader,
         key: NoiseKey,
         save_whole: Callable[[Path], None] | None = None,
@@ -260,7 +264,6 @@ class RunDirectory:
 
         Args:
             path: must not exist, or be empty.
-            run: the run, from which ``config.toml`` is rendered.
             header: the header of the ledger.
             key: the key of the noise.
             save_whole: writes the file of a model with constant arrays.
@@ -268,8 +271,6 @@ class RunDirectory:
         Raises:
             ConfigError: the path is in use or cannot be written.
         """
-        from fedmf.runs.tables.configuration import render_toml
-
         path = path.resolve()
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is rejected below
             raise ConfigError(
@@ -278,7 +279,7 @@ class RunDirectory:
             )
 
         def fill(building: Path) -> None:
-            write_durably(building / CONFIG, render_toml(run).encode())
+            write_durably(building / CONFIG, header.configuration.encode())
             if save_whole is not None:
                 save_whole(building / WHOLE_MODEL)
             write_durably(building / FAILURES, b"")
@@ -306,12 +307,10 @@ class RunDirectory:
         tighten(path)
         return cls(path, header, load_key(path / KEY), ledger)
 
-    def restore_configuration(self, run: Run) -> None:
-        """Render ``config.toml`` again if it is missing; the ledger describes the run anyway."""
-        from fedmf.runs.tables.configuration import render_toml
-
+    def restore_configuration(self) -> None:
+        """Write ``config.toml`` again if it is missing; the ledger has its content."""
         if not (self.path / CONFIG).exists():
-            write_durably(self.path / CONFIG, render_toml(run).encode())
+            write_durably(self.path / CONFIG, self.header.configuration.encode())
 
     def close(self) -> None:
         """Let another process open the directory."""

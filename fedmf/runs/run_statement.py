@@ -17,9 +17,10 @@ from fedmf.accounting.gaussian import adjacency_factor, gaussian_mu
 from fedmf.cohorts import AvailableCohorts, CyclicCohorts
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
+from fedmf.ledger.released_integers import DIGESTS, FOLDER
 from fedmf.matrices.factorization import LARGEST_DENSE
 from fedmf.release.plan import Plan
-from fedmf.runs.directory import RunHeader, opened_record
+from fedmf.runs.directory import CONFIG, RunHeader, opened_record
 from fedmf.statements.composition import LaterCost, PrivacyCost, UserLosses, finite
 from fedmf.statements.recorded_patterns import recorded_sensitivities
 from fedmf.statements.row_blocks import gram_of_rows, largest_movement, recorded_movements
@@ -30,6 +31,7 @@ from fedmf.statements.statement import (
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
+from fedmf.statements.written_files import check_configuration, check_released, check_statement
 
 #: Relative rounding error of a few operations on doubles.
 _ROUNDING: Final = 2.0**-50
@@ -203,6 +205,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "sensitivity_kind": plan.sensitivity.kind,
             "sensitivity_case": plan.sensitivity.case,
             "unit_bits": list(plan.rounding.bits),
+            "released_files": ledger.about.get(DIGESTS),
             "rounding": plan.moved(0.0),
             "failure": plan.rounding.failure,
             "delta": plan.delta,
@@ -226,6 +229,26 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "software": header.software,
         }
     )
+
+
+def checked_statement(path: Path, header: RunHeader, ledger: Ledger) -> PrivacyStatement:
+    """The statement of a run, the files of which agree with its ledger.
+
+    Args:
+        path: the run directory.
+        header: as for `run_statement`.
+        ledger: likewise.
+
+    Raises:
+        LedgerError: as `run_statement`; or ``config.toml``, ``statement.json``, ``statement.txt``
+            or a file in ``released`` is not what the ledger says.
+    """
+    statement = run_statement(header, ledger)
+    check_statement(path, statement)
+    check_configuration(path / CONFIG, header.configuration)
+    if header.run["execution"]["keep_releases"]:
+        check_released(path / FOLDER, sum(each.size for each in header.plan.parts), ledger)
+    return statement
 
 
 def _require_consistent(header: RunHeader, ledger: Ledger) -> None:
@@ -429,7 +452,7 @@ def account(path: str | Path) -> PrivacyStatement:
         LedgerError: its records are damaged or contradict each other.
     """
     with opened_record(Path(path)) as (header, ledger):
-        return run_statement(header, ledger)
+        return checked_statement(Path(path), header, ledger)
 
 
 def costs_of_run(path: str | Path) -> PrivacyCost:
@@ -444,7 +467,7 @@ def costs_of_run(path: str | Path) -> PrivacyCost:
         names = ledger.histories.names
         return PrivacyCost(
             str(path),
-            run_statement(header, ledger),
+            checked_statement(Path(path), header, ledger),
             run_spent(header.plan, ledger),
             ledger.lineage(),
             LaterRounds(header.plan, ledger.released, names, rounds, keys),

@@ -105,7 +105,7 @@ class Session:
         self._task = task
         if task is not None:
             self._task = task.to(device)
-        directory.restore_configuration(run)
+        directory.restore_configuration()
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
         if run.execution.keep_releases:
@@ -527,7 +527,7 @@ def created(
         require_canonical(user_list)
     seed = run.privacy.noise_seed
     key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
-    return RunDirectory.create(path, run, RunHeader.of(run, plan, key, **model), key, save_whole)
+    return RunDirectory.create(path, RunHeader.of(run, plan, key, **model), key, save_whole)
 
 
 def require_same(path: Path, stored: Mapping[str, Any], run: Run) -> None:

@@ -43,12 +43,21 @@ _AVAILABLE: Final = "available cohorts"
 #: Columns of a stream that are named one by one.
 _NAMED: Final = 6
 _TITLE: Final = "Privacy letter: what can be found out about one person"
+#: How an expert checks a computation, with and without its released files.
+_EXPERT: Final = (
+    "From the statement in the form .json, and the folder `released` of the computation, an expert"
+    " can compute {epsilon} again and test the noise, without the program fedmf, which made them"
+    " (with verify.py of its source distribution, which says what it cannot compute; see “Auditing”"
+    " in the documentation of fedmf)."
+)
+_NO_EXPERT: Final = (
+    "The folder `released` was not kept. It would hold the matrix of the noise (in plan.json),"
+    " which an expert needs to compute ε from the statement without the program fedmf."
+)
 _CHECKS: Final = (
     "Ask the organization for the full public statement (made with the command `fedmf account"
     " DIRECTORY --public statement.txt`). It lists"
-    " all conditions and limits in technical words, and must show the reference number above. An"
-    " expert can compute ε from it without the program fedmf, which made it (with verify.py of its"
-    " source distribution; see “Auditing” in the documentation of fedmf).",
+    " all conditions and limits in technical words, and must show the reference number above.",
     "The organization can compute all figures again from its records (`fedmf account DIRECTORY`)."
     " The program refuses if a record was changed.",
     "Ask: Is each person listed once? Who can read the secret key and its copies? What else was"
@@ -151,7 +160,7 @@ class PrivacyLetter:
             _strength(statement),
             _limits(statement),
             _conditions(statement),
-            Section("How to check this letter", (), points=_CHECKS),
+            _checks(statement),
         )
         return cls("; ".join(about), sections)
 
@@ -522,3 +531,23 @@ def _conditions(s: Mapping[str, Any]) -> Section:
             " or answers in time."
         )
     return Section("What must be true", (), points=points)
+
+
+def _checks(s: Mapping[str, Any]) -> Section:
+    """How to check the letter, with the digest of the released numbers if they were kept."""
+    files = s.get("released_files")
+    epsilon = "ε"
+    if s.get("amplification") is not None:
+        epsilon = "ε against those who know who took part when"
+    expert = _EXPERT.format(epsilon=epsilon)
+    if "composed" in s:
+        expert = f"For each computation of which this folder was kept: {expert}"
+    elif files is None:
+        expert = _NO_EXPERT
+    else:
+        expert += (
+            f" The file integers.bin has the SHA-256 digest `{files['integers.bin']}`; the"
+            " statement has those of the others."
+        )
+    points = [*_CHECKS[:1], expert, *_CHECKS[1:]]
+    return Section("How to check this letter", (), points=points)

@@ -35,6 +35,9 @@ OPERATORS: Final = (
     "actual_min_separation",
     "users_participated",
 )
+#: The files of a statement in the directory of its run or stream.
+JSON: Final = "statement.json"
+TEXT: Final = "statement.txt"
 #: Neither the statement of a run nor that of a stream covers these.
 ALWAYS_NOT_COVERED: Final = (
     "timing: information in the times of messages and the durations of rounds",
@@ -131,15 +134,15 @@ class PrivacyStatement(dict[str, Any]):
 
     def write(self, folder: Path) -> None:
         """Write it into the directory of its run or stream, for programs and for people."""
-        write_durably(folder / "statement.json", self.to_json().encode())
-        write_durably(folder / "statement.txt", self.render_text().encode())
+        write_durably(folder / JSON, self.to_json().encode())
+        write_durably(folder / TEXT, self.render_text().encode())
 
     def public(self) -> PrivacyStatement:
         """Return the part that may be public, which does not depend on participation.
 
         Guarantees:
             Two runs that differ in participation alone, after as many rounds, give the same
-            statement.
+            statement, except for the digests of what they released.
         """
         public = PrivacyStatement(self)
         for name in (*OPERATORS, *self.get("not_private", ()), "not_private"):
@@ -319,6 +322,7 @@ def _figures(s: Mapping[str, Any]) -> Facts:
         ("integers", _integers(s)),
         ("accountant", _accountant(s)),
         *_also(s),
+        *_digests(s),
         ("noise key", _key(s)),
         ("trust", s.get("trust")),
         ("software", s["software"]),
@@ -456,6 +460,12 @@ def _dates(s: Mapping[str, Any]) -> str:
         return ""
     dates = f"from {periods['start']} to before {periods['end']}".replace("T00:00:00", "")
     return f"; each is {periods['every']}, {dates}"
+
+
+def _digests(s: Mapping[str, Any]) -> list[Fact]:
+    """The released files, as ``sha256sum`` prints them."""
+    files = s["released_files"] or {}
+    return [("SHA-256", f"{digest}  {name}") for name, digest in files.items()]
 
 
 def _accountant(s: Mapping[str, Any]) -> str | None:

@@ -41,7 +41,7 @@ from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position, ReleaseBlock, StreamState, joined
 from fedmf.streaming.stream_plan import StreamPlan
 from fedmf.streaming.stream_rows import Layout, Reader, RowBlock, open_reader
-from fedmf.streaming.stream_statement import costs_of
+from fedmf.streaming.stream_statement import checked_costs, costs_of
 
 #: Most rows of a commit.
 _MOST_ROWS: Final = 4096
@@ -615,7 +615,7 @@ def stream_costs(directory: str | Path) -> PrivacyCost:
         ConfigError, LedgerError, ValueError: as for `account_stream`.
     """
     with StreamState.open(Path(directory), read_only=True) as state:
-        return costs_of(state)
+        return checked_costs(state)
 
 
 def rows_of(source: str | RowFiles | None) -> RowFiles | None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian import certified_epsilon, gaussian_mu
+from fedmf.ledger.released_integers import DIGESTS, FOLDER
 from fedmf.statements.composition import PrivacyCost, UserLosses
 from fedmf.statements.privacy import UNITS
 from fedmf.statements.statement import (
@@ -21,6 +22,7 @@ from fedmf.statements.statement import (
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
+from fedmf.statements.written_files import check_released, check_statement
 from fedmf.streaming.private_release import Renderer
 from fedmf.streaming.state import StreamState
 from fedmf.streaming.stream_plan import StreamPlan
@@ -164,6 +166,7 @@ def costs_of(state: StreamState) -> PrivacyCost:
             "sensitivity_kind": plan.sensitivity.kind,
             "sensitivity_case": plan.sensitivity.case,
             "unit_bits": list(mechanism.rounding.bits),
+            "released_files": state.ledger.about.get(DIGESTS),
             "rounding": (
                 plan.rows_of_user * mechanism.rounding.movement * mechanism.users.norm_bound
             ),
@@ -187,6 +190,21 @@ def costs_of(state: StreamState) -> PrivacyCost:
         }
     )
     return PrivacyCost(str(state.directory), statement, losses, lineage)
+
+
+def checked_costs(state: StreamState) -> PrivacyCost:
+    """The result of `costs_of` for a stream, the files of which agree with its ledger.
+
+    Raises:
+        LedgerError: ``statement.json``, ``statement.txt`` or a file in ``released`` is not what the
+            ledger says.
+    """
+    costs = costs_of(state)
+    check_statement(state.directory, costs.statement)
+    if state.plan.settings.keep_releases:
+        rows = state.plan.mechanism.rows(state.plan.second_moment)
+        check_released(state.directory / FOLDER, sum(rows.sizes), state.ledger)
+    return costs
 
 
 def _losses_of_users(

@@ -106,6 +106,16 @@ def test_a_letter_about_connected_users_names_their_condition(tmp_path: Path) ->
         assert condition in PrivacyLetter.of(statement, DAY).to_markdown()
 
 
+def test_a_letter_says_what_an_expert_needs_to_compute_epsilon(tmp_path: Path) -> None:
+    """The matrix stands in ``plan.json`` alone, which only runs with released integers have."""
+    public, _, _ = published(tmp_path / "run", make_header(), BUSY)
+    assert "was not kept" in PrivacyLetter.of(public, DAY).to_markdown()
+    public["released_files"] = {"plan.json": "12", "integers.bin": "ab34"}
+    text = PrivacyLetter.of(public, DAY).to_markdown()
+    assert "can compute ε again" in text
+    assert "SHA-256 digest `ab34`" in text
+
+
 @pytest.mark.parametrize("changes", [{"key_public": True}, {"noise_multiplier": 0.0}])
 def test_a_letter_about_nothing_protected_is_refused(tmp_path: Path, changes: dict) -> None:
     header: RunHeader = make_header(**changes)

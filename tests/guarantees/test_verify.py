@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
 import json
 import math
@@ -136,6 +137,14 @@ def test_the_statement_of_a_pair_is_checked_without_models(
         script.verify(statement, folder, [model])
 
 
+def with_digests(statement: Path, folder: Path) -> None:
+    """Let a statement name the files as they are now."""
+    files = {}
+    for file in folder.iterdir():
+        files[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
+    edited(statement, lambda said: said.update(released_files=files))
+
+
 def edited(path: Path, change: Callable[[Any], None]) -> None:
     content = json.loads(path.read_text())
     change(content)
@@ -263,8 +272,64 @@ def test_a_lie_is_rejected(
     shutil.copytree(folder, tmp_path / FOLDER)
     copies = [Path(shutil.copy(file, tmp_path)) for file in (statement, published)]
     (OF_RUNS if what == "run" else OF_STREAMS)[lie](copies[0], tmp_path / FOLDER, copies[1])
+    with_digests(copies[0], tmp_path / FOLDER)
     with pytest.raises(script.Rejected):
         script.verify(copies[0], tmp_path / FOLDER, [copies[1]])
+
+
+@pytest.mark.parametrize("name", [PLAN, INTEGERS, "initial.safetensors"])
+def test_released_files_must_be_those_of_the_statement(
+    name: str, honest: dict[str, list[Path]], script: ModuleType, tmp_path: Path
+) -> None:
+    statement, folder, _ = honest["run"]
+    shutil.copytree(folder, tmp_path / FOLDER)
+    content = bytearray((tmp_path / FOLDER / name).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / FOLDER / name).write_bytes(content)
+    with pytest.raises(script.Rejected, match=f"{name} is not the file"):
+        script.check_files(json.loads(statement.read_text()), tmp_path / FOLDER, "run")
+    copy = Path(shutil.copy(statement, tmp_path))
+    edited(copy, lambda said: said["released_files"].pop(name))
+    with pytest.raises(script.Rejected, match="no digests of the released files"):
+        script.check_files(json.loads(copy.read_text()), folder, "run")
+
+
+@pytest.fixture(scope="module")
+def noises(tmp_path_factory: pytest.TempPathFactory, script: ModuleType) -> dict[str, Any]:
+    """Arguments of `check_noise`, and the released integers of two runs with the same noise."""
+    place = tmp_path_factory.mktemp("noises")
+    plan = {}
+    released = {}
+    for name, rows in {"data": random_rows(900), "zeros": np.zeros((24, 900))}.items():
+        with fedmf.start(run_of(rows, execution=KEPT), place / name) as session:
+            run_in_process(session)
+        plan = json.loads((place / name / FOLDER / PLAN).read_text())
+        [released[name]] = script.read_integers(place / name / FOLDER, plan["parts"], 12)
+    matrices = [script.strategy(part["strategy"]) for part in plan["parts"]]
+    return {"parts": plan["parts"], "matrices": matrices, **released}
+
+
+@pytest.mark.parametrize(
+    ("data", "factor", "fault"),
+    [
+        ("data", 0.9, "smaller than stated"),
+        ("data", 1.0, None),
+        ("zeros", 0.9, "smaller than stated"),
+        ("zeros", 1.0, None),
+        ("zeros", 1.1, "too large"),
+    ],
+)
+def test_noise_of_another_size_is_rejected(
+    data: str, factor: float, fault: str | None, noises: dict[str, Any], script: ModuleType
+) -> None:
+    """With data only too little noise is seen, whatever they are."""
+    integers = noises[data] + np.rint((factor - 1) * noises["zeros"]).astype(np.int64)
+    check = [noises["parts"], noises["matrices"], [integers], data == "zeros"]
+    if fault is None:
+        script.check_noise(*check)
+        return
+    with pytest.raises(script.Rejected, match=fault):
+        script.check_noise(*check)
 
 
 def test_the_command_accepts_and_rejects(
@@ -283,7 +348,9 @@ def test_the_command_accepts_and_rejects(
         assert "that a user's rows were clipped" in said
     shutil.copytree(honest["run"][1], tmp_path / FOLDER)
     fewer_integers(Path(), tmp_path / FOLDER, Path())
-    monkeypatch.setattr(sys, "argv", ["verify.py", str(honest["run"][0]), str(tmp_path / FOLDER)])
+    copy = shutil.copy(honest["run"][0], tmp_path)
+    with_digests(Path(copy), tmp_path / FOLDER)
+    monkeypatch.setattr(sys, "argv", ["verify.py", copy, str(tmp_path / FOLDER)])
     assert script.main() == 1
     assert "REJECTED: integers.bin does not hold 12 releases" in capsys.readouterr().out
 
@@ -295,6 +362,7 @@ def test_it_imports_nothing_of_the_package() -> None:
     ]
     names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert {name.partition(".")[0] for name in names} == {
+        "hashlib",
         "itertools",
         "json",
         "math",

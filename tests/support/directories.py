@@ -31,7 +31,7 @@ RECORDED = RUN.to_dict()
 
 def create(path: Path, key: NoiseKey | None = None) -> RunDirectory:
     key = key or NoiseKey.from_os()
-    return RunDirectory.create(path, RUN, RunHeader.of(RUN, PLAN, key, ARRAYS), key)
+    return RunDirectory.create(path, RunHeader.of(RUN, PLAN, key, ARRAYS), key)
 
 
 def commit(opened: RunDirectory, t: int, value: float) -> None:

@@ -72,6 +72,7 @@ def make_header(
             "clipping": FixedClipping().to_dict(),
             "extra_releases": [],
         },
+        "configuration": "",
         "arrays": (("w", (DIMENSION,)),),
         "key_fingerprint": "ab12",
         "key_public": False,
