@@ -90,7 +90,7 @@ def with_lora(
         raise ConfigError(f"seed (of LoRA) must lie in 0..2⁶³ − 1; got {seed!r}.")
     try:
         from peft import LoraConfig, inject_adapter_in_model
-        from transformers.integrations import PeftAdapterMixin
+        from transformers.integrations.peft import PeftAdapterMixin
     except ImportError:
         raise ConfigError("LoRA needs peft: pip install 'fedmf[lm]'.") from None
     parts = dict(module.named_modules())
