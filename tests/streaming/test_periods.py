@@ -244,7 +244,9 @@ def test_times_and_values_of_a_user_move_that_user_alone(tmp_path: Path) -> None
         for name in worlds
     ]
     assert dates[0] == dates[1] == dates[2]
-    public = [(tmp_path / name / "state/statement.json").read_text() for name in worlds]
+    public = [json.loads((tmp_path / name / "state/statement.json").read_text()) for name in worlds]
+    for statement in public:  # the digest of releases is a function of them
+        del statement["released_files"]["integers.bin"]
     assert public[0] == public[1] == public[2]
     for name in ("one", "two"):
         moved = integers(tmp_path / name) - integers(tmp_path / "none")
