@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from adapted import ADAPTED, ALPHA, FOLDER, RANK, adapted_model, split_roles
-from peft import LoraConfig
-from safetensors.torch import load_file, save_file
+from adapted import FOLDER, adapted_model, split_roles
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import fedmf
@@ -30,19 +29,7 @@ def write_adapters(run: Path, output: Path) -> None:
     model = adapted_model()
     unexpected = model.load_state_dict(fedmf.load_model(run), strict=False).unexpected_keys
     assert not unexpected
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if ".lora_" in name:
-            tensors[f"base_model.model.{name.replace('.default', '')}"] = tensor
-    output.mkdir(parents=True)
-    save_file(tensors, output / "adapter_model.safetensors", {"format": "pt"})
-    LoraConfig(
-        r=RANK,
-        lora_alpha=ALPHA,
-        target_modules=list(ADAPTED),
-        layers_to_transform=[model.config.num_hidden_layers - 1],
-        task_type="CAUSAL_LM",
-    ).save_pretrained(str(output))
+    model.save_pretrained(output)
 
 
 @torch.no_grad()

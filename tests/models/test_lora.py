@@ -158,6 +158,18 @@ def test_released_adapters_load_into_the_users_own_module_with_adapters(tmp_path
         assert torch.equal(own(_texts()[:1]).logits, logits)
 
 
+def test_adapters_are_saved_and_loaded_by_transformers_alone(tmp_path: Path) -> None:
+    adapted = with_lora(gpt2(), rank=2)
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter)
+    adapted.save_pretrained(tmp_path)
+    plain = gpt2().eval()
+    plain.load_adapter(str(tmp_path))
+    with torch.no_grad():
+        assert torch.equal(plain(_texts()[:1]).logits, adapted(_texts()[:1]).logits)
+
+
 @pytest.mark.parametrize(
     ("name", "engine"), [("causal with LoRA", "loop"), *((name, "auto") for name in TASKS)]
 )
