@@ -8,7 +8,7 @@ from fedmf.models.causal_lm import split_causal_lm
 from fedmf.models.convolutional import Cnn, ResNet18
 from fedmf.models.flat_model import FlatModel
 from fedmf.models.frozen import freeze
-from fedmf.models.lora import LogitsOf, with_lora
+from fedmf.models.lora import LogitsOf, save_adapters, with_lora
 from fedmf.models.mlp import Logistic, Mlp, mlp
 from fedmf.models.recurrent import Lstm
 from fedmf.values import by_kind
@@ -22,6 +22,7 @@ __all__ = [
     "Mlp",
     "freeze",
     "mlp",
+    "save_adapters",
     "split_causal_lm",
     "with_lora",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -62,8 +63,7 @@ def with_lora(
 
     Args:
         module: any module; it is changed and returned, in evaluation mode, so that nothing in it
-            draws at random. A model of transformers then saves its adapters by `save_pretrained`,
-            in the format of peft.
+            draws at random.
         rank: r ≥ 1.
         alpha: α > 0.
         targets: names of dense layers, or the ends of such names; if omitted, all of them but heads
@@ -90,7 +90,6 @@ def with_lora(
         raise ConfigError(f"seed (of LoRA) must lie in 0..2⁶³ − 1; got {seed!r}.")
     try:
         from peft import LoraConfig, inject_adapter_in_model
-        from transformers.integrations.peft import PeftAdapterMixin
     except ImportError:
         raise ConfigError("LoRA needs peft: pip install 'fedmf[lm]'.") from None
     parts = dict(module.named_modules())
@@ -117,10 +116,7 @@ def with_lora(
         warnings.simplefilter("ignore")  # on the transposed weights of GPT-2
         torch.default_generator.manual_seed(seed)
         try:
-            if isinstance(module, PeftAdapterMixin):
-                module.add_adapter(config)
-            else:
-                inject_adapter_in_model(config, module)
+            inject_adapter_in_model(config, module)
         except ValueError as error:
             raise ConfigError(
                 f"targets (of LoRA) must name dense layers; got {chosen}: {error}"
@@ -129,6 +125,28 @@ def with_lora(
     for name in heads:
         parts[name].requires_grad_(True)
     return module.eval()
+
+
+def save_adapters(module: nn.Module, folder: str | Path) -> None:
+    """Write the adapters of a module in peft's format: ``adapter_model.safetensors`` and a config.
+
+    ``peft.PeftModel.from_pretrained(base, folder)`` puts them into the module without adapters.
+
+    Args:
+        module: as `with_lora` returned it; parts that share its tensors may have been trained.
+        folder: an existing or a new one; files in it are replaced.
+    """
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = dict[str, Tensor]()
+    for name, tensor in get_peft_model_state_dict(module).items():
+        tensors[f"base_model.model.{name}"] = tensor.contiguous()
+    save_file(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
+    config: Any = module.peft_config
+    config["default"].save_pretrained(str(folder))
 
 
 def _choose_trained(module: nn.Module, train_a: bool) -> None:

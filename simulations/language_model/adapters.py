@@ -4,7 +4,7 @@
 
 The loss of the test part in transformers, from tokens through all blocks, must be the last one that
 the run recorded, which it computed from stored features. The directory can be given to
-``model.load_adapter`` or ``peft.PeftModel.from_pretrained``.
+``peft.PeftModel.from_pretrained``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import numpy as np
 import pandas as pd
 import torch
 from adapted import FOLDER, adapted_model, split_roles
+from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import fedmf
+from fedmf.models import save_adapters
 from fedmf.runs.tasks import FunctionTask
 from fedmf.training.losses import token_cross_entropy
 
@@ -29,7 +31,7 @@ def write_adapters(run: Path, output: Path) -> None:
     model = adapted_model()
     unexpected = model.load_state_dict(fedmf.load_model(run), strict=False).unexpected_keys
     assert not unexpected
-    model.save_pretrained(output)
+    save_adapters(model, output)
 
 
 @torch.no_grad()
@@ -39,7 +41,7 @@ def loss_in_transformers(adapters: Path, users: int, seed: int) -> float:
     _, test = split_roles(int(stored["owners"].max()) + 1, users, seed)
     rows = torch.from_numpy(np.isin(stored["owners"].numpy(), test))
     model = AutoModelForCausalLM.from_pretrained(FOLDER / "smollm2", dtype=torch.bfloat16)
-    model.load_adapter(str(adapters))
+    model = PeftModel.from_pretrained(model, str(adapters))
     losses: list[torch.Tensor] = []
     parts = zip(stored["tokens"][rows].split(64), stored["labels"][rows].split(64), strict=True)
     for tokens, labels in parts:

@@ -18,7 +18,7 @@ import fedmf
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import NamedStructures, TensorStructure, each
 from fedmf.errors import ConfigError
-from fedmf.models import FlatModel, LogitsOf, mlp, with_lora
+from fedmf.models import FlatModel, LogitsOf, mlp, save_adapters, with_lora
 from fedmf.runs.released_model import read_tensors, write_tensors
 from fedmf.training import (
     LocalSGD,
@@ -158,14 +158,16 @@ def test_released_adapters_load_into_the_users_own_module_with_adapters(tmp_path
         assert torch.equal(own(_texts()[:1]).logits, logits)
 
 
-def test_adapters_are_saved_and_loaded_by_transformers_alone(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # of peft
+def test_saved_adapters_are_loaded_by_peft_alone(tmp_path: Path) -> None:
+    from peft import PeftModel
+
     adapted = with_lora(gpt2(), rank=2)
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter)
-    adapted.save_pretrained(tmp_path)
-    plain = gpt2().eval()
-    plain.load_adapter(str(tmp_path))
+    save_adapters(adapted, tmp_path)
+    plain = PeftModel.from_pretrained(gpt2(), str(tmp_path)).eval()
     with torch.no_grad():
         assert torch.equal(plain(_texts()[:1]).logits, adapted(_texts()[:1]).logits)
 
