@@ -69,8 +69,8 @@ def main() -> None:
     sweep = parser.parse_args().sweep
     stored = load_file(FOLDER / "language-model.safetensors")
     model = adapted_model()
-    module = split_causal_lm(model)[1]
-    start = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    module = split_causal_lm(model)[1]  # shares the tensors
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     runs = pd.read_parquet(sweep / "runs.parquet").query("part == 'reported'")
     print("| cell | perplexity | lower loss of a role | in errors | roles with a lower loss |")
     print("|---|---|---|---|---|")
@@ -80,9 +80,9 @@ def main() -> None:
         for name in of_cell.sort_values("seed")["run"].unique():
             run = sweep / "runs" / name
             examples = held_out(stored, run)
-            module.load_state_dict(start)
+            model.load_state_dict(start)
             before.append(losses_of_roles(module, *examples))
-            unexpected = module.load_state_dict(fedmf.load_model(run), strict=False).unexpected_keys
+            unexpected = model.load_state_dict(fedmf.load_model(run), strict=False).unexpected_keys
             assert not unexpected
             after.append(losses_of_roles(module, *examples))
         print(line(str(cell), torch.stack(before).numpy(), torch.stack(after).numpy()), flush=True)
