@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -99,6 +100,25 @@ def test_account_has_a_block_to_publish_and_one_for_the_operator(
     assert said["model"].endswith("after round 12")
     assert run(["account", str(finished), "--public", str(tmp_path / "public.json")]) == 2
     assert "exists already and is not overwritten" in one_line(capsys)
+
+
+def test_account_writes_what_each_user_has_spent_for_the_operator_alone(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = tmp_path / "users.csv"
+    assert run(["account", str(finished), "--users", str(users)]) == 0
+    operator = capsys.readouterr().out.split("\nOperator only, do not publish:\n")[1]
+    assert f"spent ε of each in {users}" in operator
+    assert users.stat().st_mode & 0o777 == 0o600
+    spent = pd.read_csv(users)
+    assert list(spent) == ["user", "rounds", "epsilon_spent"]
+    assert (spent["user"].nunique(), spent["rounds"].sum()) == (24, 72)
+    statement = json.loads((finished / "statement.json").read_text())
+    for quantile, epsilon in statement["epsilon_spent_quantiles"].items():
+        at_q = np.quantile(spent["epsilon_spent"].to_numpy(), float(quantile), method="lower")
+        assert at_least(float(at_q)) == at_least(epsilon)
+    assert run(["account", *2 * [str(finished)], "--users", str(tmp_path / "both.csv")]) == 2
+    assert "--users takes the directory of one run" in one_line(capsys)
 
 
 def test_a_run_shows_its_plan_a_table_of_rounds_and_the_guarantee_first(

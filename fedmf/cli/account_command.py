@@ -5,11 +5,15 @@ Both read directories that a run or stream has written, finished or not, and cha
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 import shlex
 import sys
 from collections import Counter
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +63,13 @@ def account(
     delta: float | None = option(
         None, "D", "With several directories: delta of their composition."
     ),
+    users: Path | None = option(
+        None,
+        "FILE",
+        "Also write the spent epsilon of each user who took part in a run to a new CSV file, which"
+        " is only for the operator.",
+        "--users",
+    ),
     budget: float | None = option(
         None, "E", "Total epsilon of the same users: show what is left of it for later runs."
     ),
@@ -66,10 +77,11 @@ def account(
     """Print the guaranteed and the spent privacy of a run or stream.
 
     Reads the ledger, checks every row against the (n, k, b) bound, and computes each user's exact ε
-    from the rounds in which that user took part; in a stream of periods it is always the full ε, as
-    who took part in which period is private. The first block may be published; the second is
-    only for the operator, because it depends on participation. The exit code is 3 if the ledger,
-    or a statement, configuration or released file next to it, is not as it was written.
+    from the rounds in which that user took part (--users writes them all); in a stream of periods
+    it is always the full ε, as who took part in which period is private. The first block may be
+    published; the second is only for the operator, because it depends on participation. The exit
+    code is 3 if the ledger, or a statement, configuration or released file next to it, is not as it
+    was written.
 
     Several directories are composed: the μ² of a user in all of them add up. Copies of one run that
     were continued count their common rounds once. With --budget, the exit code is 3 if nothing is
@@ -77,6 +89,7 @@ def account(
 
     Example: fedmf account runs/a --public letter.html
     """
+    _check_users(users, run_dirs)
     if len(run_dirs) > 1:
         statement, figures = _composition(run_dirs, delta)
     elif delta is not None:
@@ -84,7 +97,7 @@ def account(
     elif _is_stream(run_dirs[0]):
         statement, figures = _stream_statement(run_dirs[0])
     else:
-        statement, figures = _run_statement(run_dirs[0])
+        statement, figures = _run_statement(run_dirs[0], users)
     for file in public:
         _write_public(statement.public(), file)
     left = _left_of(budget, statement)
@@ -107,6 +120,12 @@ def account(
             )
     if left.get("epsilon_left") == 0:
         raise typer.Exit(REFUSED)
+
+
+def _check_users(users: Path | None, run_dirs: list[Path]) -> None:
+    """Reject a file of users unless there is one run: a stream may not say who took part."""
+    if users is not None and (len(run_dirs) > 1 or _is_stream(run_dirs[0])):
+        raise ConfigError("--users takes the directory of one run; got a stream or several.")
 
 
 def _show_public(statement: PrivacyStatement, public: list[Path], run_dirs: list[Path]) -> None:
@@ -201,8 +220,13 @@ def _stream_statement(directory: Path) -> Account:
         return costs.statement, counts
 
 
-def _run_statement(directory: Path) -> Account:
-    """Return the statement of a run with figures of its ledger and failures."""
+def _run_statement(directory: Path, users: Path | None) -> Account:
+    """Return the statement of a run with figures of its ledger and failures.
+
+    Args:
+        directory: of the run.
+        users: new file for the spent ε of each user; None for none.
+    """
     from fedmf.runs.directory import FAILURES, opened_record
     from fedmf.runs.run_statement import checked_statement
 
@@ -211,7 +235,38 @@ def _run_statement(directory: Path) -> Account:
         figures["rounds"] = f"{ledger.released} released"
         figures["contributions"] = _contributions(header, ledger)
         statement = checked_statement(directory, header, ledger)
-        return statement, figures | _failures(directory / FAILURES)
+        figures |= _failures(directory / FAILURES)
+        if users is not None:
+            _write_users(users, statement, header, ledger)
+            figures["users"] = f"spent ε of each in {users}"
+        return statement, figures
+
+
+def _write_users(
+    path: Path, statement: PrivacyStatement, header: RunHeader, ledger: Ledger
+) -> None:
+    """Write the rounds and the spent ε, rounded up, of each user who took part."""
+    from fedmf.accounting.rounding import at_least
+    from fedmf.ledger.durable_files import new_file
+    from fedmf.runs.run_statement import run_spent
+    from fedmf.statements.composition import epsilon_of
+
+    spent = run_spent(header.plan, ledger)
+    worst = math.inf
+    if statement["epsilon_spent"] is not None:
+        worst = statement["epsilon_spent"]
+
+    @cache
+    def epsilon(mu: float) -> str:
+        return at_least(min(epsilon_of(mu, statement["delta"], certified=False), worst))
+
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["user", "rounds", "epsilon_spent"])
+    for user, mu in zip(spent.users, spent.mu.tolist(), strict=True):
+        rows.writerow([user, ledger.histories.row(user)[1], epsilon(mu)])
+    with new_file(path) as file:
+        file.write(text.getvalue().encode())
 
 
 def _model(ledger: Ledger) -> dict[str, str]:

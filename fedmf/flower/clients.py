@@ -215,16 +215,8 @@ class GridClients(Clients):
     def _connected_in_words(self, round_index: int) -> str:
         """Return how many users are connected, and when k and b admit them."""
         connected = self.nodes.nodes_of(dict(enumerate(self.user_list)))
-        rounds = [self.session.next_round(user) for user in connected]
-        later = [t for t in rounds if t is not None and t > round_index]
-        finished = rounds.count(None)
-        now = len(rounds) - len(later) - finished
-        words = f"{len(rounds)} connected, {now} may take part now"
-        if later:
-            words += f", {len(later)} again in later rounds, the first in round {min(later) + 1}"
-        if finished:
-            words += f", {finished} in no further round"
-        return words
+        admitted = self.session.admitted_in_words(round_index, connected)
+        return f"{len(connected)} connected, {admitted}"
 
     def ask(self, round_index: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         by_node = self.by_node(cohort)

@@ -12,7 +12,7 @@ import hashlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
@@ -254,6 +254,7 @@ class PrivateAggregator:
 
     def _begin_round(self) -> None:
         self._cohort: list[str] | None = None
+        self._connected = set[str]()
         self._total: ClippedSum = self._open.server.new_sum()
         self._added = list[str]()
         self._failures = list[UserFailure]()
@@ -304,24 +305,47 @@ class PrivateAggregator:
         """The guarantee and the releases so far."""
         return self._open.statement()
 
-    def cohort(self, t: int) -> list[str]:
+    def cohort(self, t: int, connected: Collection[str] | None = None) -> list[str]:
         """The users to train in round t, on `model`; the same at each call.
 
+        Args:
+            t: the coming round, from 0.
+            connected: with `AvailableCohorts`, and only then, the users who are connected now.
+                Until a user is added, each call samples the cohort anew. It is empty if k and b
+                admit none of them.
+
         Raises:
-            ConfigError: t is not the coming round.
+            ConfigError: t is not the coming round, or ``connected`` is not as described.
         """
         with self._lock:
-            return list(self._cohort_of(t))
+            return list(self._cohort_of(t, connected))
 
-    def _cohort_of(self, t: int) -> list[str]:
+    def _cohort_of(self, t: int, connected: Collection[str] | None = None) -> list[str]:
         if not t == self.t == self._round:  # _round lags behind after an interruption
             raise ConfigError(f"t must be the next round, {self.t}, of an open run; got {t!r}.")
-        if self._cohort is None:
+        if self._cohort is None or (connected is not None and not self._added):
             horizon = self._open.server.horizon
             if t >= horizon:
                 raise ConfigError(f"t must be below the number of rounds, {horizon}; got {t}.")
-            self._cohort = list(self._open.cohort(t).values())
+            self._cohort = list(self._open.cohort(t, self._presence(connected)).values())
         return self._cohort
+
+    def _presence(
+        self, connected: Collection[str] | None
+    ) -> Callable[[NDArray[np.int64]], list[bool]] | None:
+        """Return which users, by index, are connected; None for cohorts that do not ask it."""
+        if (connected is not None) != self._values["cohorts"].is_order:
+            raise ConfigError(
+                "connected (of cohort) must be the ids of the connected users with"
+                f" AvailableCohorts, and be omitted with other cohorts; got {connected!r:.80}."
+            )
+        if connected is None:
+            return None
+        there = set(connected)
+        for stranger in there.difference(self._users):
+            raise ConfigError(f"connected must hold ids among users; got {stranger!r:.80}.")
+        self._connected = there
+        return lambda users: [self._users[user] in there for user in users]
 
     def add(
         self, user: str, update: Arrays, metrics: Mapping[str, float] | None = None
@@ -373,18 +397,30 @@ class PrivateAggregator:
     def release(self) -> dict[str, NDArray[Any]]:
         """Release the round: noise, server rule, commit. Users who were not added count as zeros.
 
+        The guaranteed ε counts every round. The ledger records a round only for the users who were
+        added: it counts neither toward k nor in the spent ε of the others, and b lets them take
+        part in the next one. This is sound because zeros reveal nothing about them, as long as
+        nobody's data determine whether that user answers. If nobody was added, a warning says so.
+
         Returns:
             `model`.
 
         Raises:
+            ConfigError: with `AvailableCohorts`, k and b admit none of the connected users, but
+                others. Nothing is released.
             HorizonExceededError: no round may be released any more.
             LedgerError: the disk failed, now or before. Close and begin again.
         """
         with self._lock:
             session = self._open
             t = self.t
-            if t < session.server.horizon:
-                self._cohort_of(t)
+            if t < session.server.horizon and not self._cohort_of(t) and session.cohort(t):
+                raise ConfigError(
+                    f"round {t + 1}: users who may take part must be connected; got"
+                    f" {len(self._connected)} connected,"
+                    f" {session.admitted_in_words(t, self._connected)}. Nothing is released or"
+                    " spent. Call cohort(t, connected=...) again when others are connected."
+                )
             session.server.release(self._total, self._added)
             failures = self._failures
             present = len(self._added)

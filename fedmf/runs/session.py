@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -305,6 +305,18 @@ class Session:
             return None
         return earliest
 
+    def admitted_in_words(self, t: int, users: Collection[str]) -> str:
+        """How many of these users (n, k, b) admit to round t, and when they admit the others."""
+        rounds = [self.next_round(user) for user in users]
+        later = [other for other in rounds if other is not None and other > t]
+        finished = rounds.count(None)
+        words = f"{len(rounds) - len(later) - finished} may take part now"
+        if later:
+            words += f", {len(later)} again in later rounds, the first in round {min(later) + 1}"
+        if finished:
+            words += f", {finished} in no further round"
+        return words
+
     def evaluate(self) -> dict[str, Any] | None:
         """Add the row of metrics of the released model, if this round is due and has none.
 
@@ -372,6 +384,7 @@ class Session:
     def note_failures(self, t: int, failures: Sequence[UserFailure], present: int = 0) -> None:
         """Record for the operator, in a secret file, which users failed in round t.
 
+        The log says if nobody contributed to a private round, which then was noise alone.
         If most contributions of a round failed, and at least two, the most frequent fault is
         logged, once for each fault, in words of fedmf: reasons may hold text that users or their
         code chose. One user's failure is only logged if the run has no privacy.
@@ -382,6 +395,15 @@ class Session:
             present: the number of users who contributed.
         """
         self.directory.note_failures(t, failures)
+        if present == 0 and self.run.is_private:
+            admitted = ""
+            if self._schedule.is_order:
+                of_all = self.admitted_in_words(t, self.user_list)
+                admitted = f": of {len(self.user_list):,} users, {of_all}"
+            _log.warning(
+                f"{self.label}round {t + 1}: nobody contributed, and noise alone was released"
+                f"{admitted}."
+            )
         users = [failure for failure in failures if failure.user]
         reasons = Counter(failure.fault or _fault_of(failure.stage) for failure in users)
         failed = reasons.total()

@@ -42,7 +42,8 @@ def carried_out_aggregated(
             flat = task.model.flatten(
                 {name: torch.from_numpy(a) for name, a in opened.model.items()}
             )
-            for user in opened.cohort(t):
+            connected = list(task.dataset.user_ids) if run.cohorts.is_order else None
+            for user in opened.cohort(t, connected):
                 update = trainer.updates(flat, [user], t)[0]  # type: ignore[attr-defined]
                 opened.add(user, task.model.unflatten(update))
             opened.release()

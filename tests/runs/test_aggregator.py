@@ -176,6 +176,63 @@ def test_an_update_that_is_wrong_in_any_way_is_zero_for_its_user_alone(tmp_path:
         assert all(np.array_equal(released[0][name], released[1][name]) for name in SHAPES)
 
 
+DEVICES = fedmf.AvailableCohorts(5, users_per_round=2, max_participations=2, min_separation=2)
+
+
+def test_cohorts_are_of_connected_users_whom_k_and_b_admit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A round without any is not released while others may take part, and is counted for nobody
+    who was not added.
+    """
+    zero = named(np.zeros(21))
+    with aggregator(tmp_path / "run", cohorts=DEVICES).begin(START) as opened:
+        for call in (lambda: opened.cohort(0), opened.release, lambda: opened.add(IDS[0], zero)):
+            with pytest.raises(ConfigError, match=r"^connected \(of cohort\) must be .*; got None"):
+                call()
+        with pytest.raises(ConfigError, match="connected must hold ids among users; got 'eve'"):
+            opened.cohort(0, ["eve"])
+        assert opened.cohort(0, IDS[:1]) == IDS[:1]
+        assert sorted(opened.cohort(0, IDS[:2])) == IDS[:2]
+        opened.add(IDS[0], zero)
+        assert sorted(opened.cohort(0, IDS[5:])) == IDS[:2]  # no longer drawn anew
+        opened.release()
+        assert opened.cohort(1, IDS[:1]) == []
+        nobody = (
+            "round 2: .* got 1 connected, 0 may take part now, 1 again .*, the first in round 3"
+        )
+        with pytest.raises(ConfigError, match=nobody):
+            opened.release()
+        assert opened.t == 1
+        assert not caplog.records
+        assert opened.cohort(1, IDS[1:2]) == IDS[1:2]  # absent in round 0, which does not count
+        opened.release()
+        assert caplog.messages == [
+            "round 2: nobody contributed, and noise alone was released: of 12 users, 11 may take"
+            " part now, 1 again in later rounds, the first in round 3."
+        ]
+    said = fedmf.account(tmp_path / "run").to_dict()
+    assert (said["rounds_released"], said["users_participated"]) == (2, 1)
+    with (
+        aggregator(tmp_path / "other").begin(START) as opened,
+        pytest.raises(ConfigError, match=r"be omitted with other cohorts; got \['user-00'\]"),
+    ):
+        opened.cohort(0, IDS[:1])
+
+
+def test_rounds_for_which_nobody_is_left_are_released_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cohorts = fedmf.AvailableCohorts(3, users_per_round=2, max_participations=1, min_separation=1)
+    with aggregator(tmp_path / "run", cohorts=cohorts, users=IDS[:2]).begin(START) as opened:
+        for t in range(3):
+            for user in opened.cohort(t, IDS[:2]):
+                opened.add(user, named(np.zeros(21)))
+            opened.release()
+    assert [text.split(":")[0] for text in caplog.messages] == ["round 2", "round 3"]
+    assert "of 2 users, 0 may take part now, 2 in no further round" in caplog.text
+
+
 def interrupted() -> None:
     raise KeyboardInterrupt
 

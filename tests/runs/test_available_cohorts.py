@@ -95,9 +95,11 @@ def go_on(path: Path, run: Run) -> np.ndarray:
 
 @pytest.mark.parametrize(("b", "k"), [(1, 12), (4, 2), (3, 4), (8, 1), (12, 1)])
 def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(
-    b: int, k: int, tmp_path: Path
+    b: int, k: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Everybody is connected: m users come unless (k, b) leaves fewer, and then all of those."""
+    """Everybody is connected: m users come unless (k, b) leaves fewer, and then all of those. A
+    warning says if none is left.
+    """
     run = available_run(min_separation=b, max_participations=k)
     run_small(tmp_path / "run", run)
     rounds = joined(tmp_path / "run")
@@ -109,6 +111,7 @@ def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(
         able = [user for user in user_list if t - last.get(user, -b) >= b and count[user] < k]
         assert set(came) <= set(able)
         assert len(came) == min(3, len(able))
+        assert (f"round {t + 1}: nobody contributed" in caplog.text) == (not came)
         last |= dict.fromkeys(came, t)
         count.update(came)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
