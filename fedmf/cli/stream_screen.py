@@ -86,8 +86,8 @@ def first_warnings(plan: StreamPlan) -> list[str]:
     return [
         "a row with an unreadable cell, or a missing one in a column without fill, counts as the"
         " center of all columns, which biases means. If cells may be missing, set nullable = true"
-        " in the schema, so that such rows do not count; with many columns, of which few rows have"
-        " all cells, set a fill in each instead."
+        " in the schema, so that such rows do not count. With many columns, few rows would be left:"
+        " set a fill in each column instead."
     ]
 
 

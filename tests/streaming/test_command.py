@@ -419,7 +419,7 @@ def test_missing_cells_and_times_of_a_schema_are_told_with_the_remedy(
         shown = capsys.readouterr().out
         assert f"  invalid rows: {invalid}" in shown
         assert ("most rows are invalid" in shown) == (invalid > 0)
-        assert ("set a fill in each instead" in shown) == (more == "nullable = false")
+        assert ("set a fill in each column instead" in shown) == (more == "nullable = false")
     assert stream("--input", "a.csv", *WEEK.format("a").split(), "--release-every", "1w") == 2
     assert (
         "declares as text or time; got 'day', a column of kind 'ignore'" in capsys.readouterr().err
