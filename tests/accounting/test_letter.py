@@ -113,6 +113,7 @@ def test_a_letter_about_streams_alone_tells_of_no_model(tmp_path: Path) -> None:
     for parts, told in (([stream, stream], False), ([stream, run], True)):
         text = PrivacyLetter.of({**run, "composed": parts}, DAY).to_markdown()
         assert ("model" in text) == told
+        assert ("was published by another of these computations" in text) == told
 
 
 def test_a_letter_says_what_an_expert_needs_to_compute_epsilon(tmp_path: Path) -> None:
