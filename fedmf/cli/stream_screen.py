@@ -79,18 +79,15 @@ def first_lines(plan: StreamPlan) -> list[str]:
 
 
 def first_warnings(plan: StreamPlan) -> list[str]:
-    """Return a warning of what invalid rows do where no column of a schema is nullable."""
+    """Return a warning of what missing cells do where no column of a schema is nullable."""
     settings = plan.settings
-    if settings.schema is None or settings.count_weight:
+    if settings.encoding is None or settings.count_weight or settings.encoding.filled:
         return []
-    cell = "a missing or unreadable"
-    remedy = " If cells may be missing, set nullable = true in the schema."
-    if settings.encoding is not None and settings.encoding.filled:
-        cell = "an unreadable"
-        remedy = ""
     return [
-        f"no column is nullable, so a row with {cell} cell counts as the center of all columns,"
-        f" which biases means.{remedy}"
+        "a row with an unreadable cell, or a missing one in a column without fill, counts as the"
+        " center of all columns, which biases means. If cells may be missing, set nullable = true"
+        " in the schema, so that such rows do not count. With many columns, few rows would be left:"
+        " set a fill in each column instead."
     ]
 
 
@@ -323,29 +320,30 @@ def _with_interval(value: float, low: float, high: float) -> str:
 
 
 def _correlations(plan: StreamPlan, release: PrivateRelease) -> list[str]:
-    """Return the largest correlation, and how many of them differ from 0 beyond the noise."""
+    """Return how many correlations differ from 0 beyond the noise, and the largest of these.
+
+    Their intervals hold for all pairs at once, as the largest of many is likely to be noise.
+    """
     if release.correlation is None or len(release.mean) == 1:
         return []
-    above_diagonal = np.triu_indices(len(release.mean), 1)
-    values = np.asarray(release.correlation)[above_diagonal]
-    low = np.asarray(release.correlation_low)[above_diagonal]
-    high = np.asarray(release.correlation_high)[above_diagonal]
-    finite = np.isfinite(values)
-    if not finite.any():
+    i, j = np.triu_indices(len(release.mean), 1)
+    values = np.asarray(release.correlation)[i, j]
+    if not np.isfinite(values).any():
         return ["correlations: too noisy"]
-    at = int(np.nanargmax(np.abs(values)))
-    i, j = above_diagonal
-    columns = plan.layout.columns
-    largest = (
-        f"{columns[i[at]]}, {columns[j[at]]}: {values[at]:.2f} [{low[at]:.2f}, {high[at]:.2f}]"
-    )
+    low, high = (ends[i, j] for ends in release.joint_correlation_interval())
+    nonzero = (low > 0) | (high < 0)
+    at = int(np.argmax(np.where(nonzero, np.abs(values), 0.0)))
+    names = plan.layout.columns
+    largest = f"{names[i[at]]}, {names[j[at]]}: {values[at]:.2f} [{low[at]:.2f}, {high[at]:.2f}]"
     if len(values) == 1:
         return [f"correlation {largest}"]
-    nonzero = int(np.sum(finite & ((low > 0) | (high < 0))))
-    return [
-        f"The 95 % intervals of {nonzero} of {len(values)} correlations exclude 0; the largest is"
-        f" {largest}"
-    ]
+    line = (
+        f"{nonzero.sum():,} of {len(values):,} correlations differ from 0 beyond the noise (95 %"
+        " intervals that hold for all of them at once)"
+    )
+    if nonzero.any():
+        line += f"; the largest is {largest}"
+    return [line]
 
 
 def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:

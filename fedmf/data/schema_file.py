@@ -26,6 +26,8 @@ _HEAD: Final = """\
 #   kind = "text", "user" or "ignore": no other key
 # The column of kind "user" must identify a person; without one, each row is treated as a different
 # person's.
+# With nullable = true, rows with a missing cell do not count. With many columns, few rows would be
+# left: replace nullable by fill, a public value for missing cells, in each column.
 # See docs/data-and-models.md.
 
 """

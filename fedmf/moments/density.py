@@ -19,6 +19,9 @@ from fedmf.moments.noisy_moments import Interval, NoisyMoments
 _DEEPEST = -10.0
 #: A correlation with an interval wider than this is too noisy to be stated.
 _WIDEST = 1.0
+#: Above this ρ a covariance says little more than the average variance. ρ is the weight of that in
+#: it, and estimates the share of noise in the square distance of Σ̂ from a multiple of the identity.
+_MOSTLY_AVERAGE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,8 +229,8 @@ def verdict(least_trace: float, shrinkage: float) -> str:
     """Say whether a covariance is too noisy, from the lower end of its trace and ρ."""
     if least_trace <= 0:
         return "too noisy to say how large the variances are"
-    if shrinkage >= 1:
-        return "too noisy to say more than the average variance"
+    if shrinkage > _MOSTLY_AVERAGE:
+        return "too noisy to say much more than the average variance"
     return ""
 
 

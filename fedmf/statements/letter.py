@@ -47,8 +47,9 @@ _TITLE: Final = "Privacy letter: what can be found out about one person"
 _EXPERT: Final = (
     "From the statement in the form .json, and the folder `released` of the computation, an expert"
     " can compute {epsilon} again and test the noise, without the program fedmf, which made them"
-    " (with verify.py of its source distribution, which says what it cannot compute; see “Auditing”"
-    " in the documentation of fedmf)."
+    " (with verify.py, which says what it cannot compute; see “Auditing” in the documentation of"
+    " fedmf). verify.py is in the folder `simulations` of the source distribution of fedmf; the"
+    " organization can pass it on."
 )
 _NO_EXPERT: Final = (
     "The folder `released` was not kept. It would hold the matrix of the noise (in plan.json),"
@@ -239,6 +240,11 @@ def _one(s: Mapping[str, Any]) -> str:
 
 def _many(s: Mapping[str, Any]) -> str:
     return {"user": "people", "example": "examples"}[s["unit"]]
+
+
+def _trained(s: Mapping[str, Any]) -> bool:
+    """Whether a model was trained, and not only streams of rows were published."""
+    return any("workload" not in part for part in s.get("composed", [s]))
 
 
 def _things(s: Mapping[str, Any]) -> str:
@@ -491,7 +497,7 @@ def _limits(s: Mapping[str, Any]) -> Section:
         "The fact of taking part. The noise does not hide lists of who took part, so they must not"
         " be published.",
     ]
-    if "workload" not in s:
+    if _trained(s):
         points.append(
             "Test results. Figures on how good the model is have no noise. They come from separate"
             " data, whose owners this letter does not protect."
@@ -516,7 +522,7 @@ def _conditions(s: Mapping[str, Any]) -> Section:
         "The programs limit how much each contribution can count, and one person’s data change that"
         " person’s contribution only.",
     ]
-    if "workload" not in s:
+    if _trained(s):
         points.append(
             "What the model took from earlier training is from other data, or was published by"
             f" {earlier}."

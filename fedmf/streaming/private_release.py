@@ -19,6 +19,7 @@ from fedmf.data.schema import Encoding, Time
 from fedmf.data.table_reader import shown_names
 from fedmf.matrices.arrays import Array, Vector
 from fedmf.moments import GaussianEstimate, NoisyMoments, describe, fieller
+from fedmf.moments.noisy_moments import Interval
 from fedmf.streaming.state import ReleaseBlock
 from fedmf.streaming.stream_plan import StreamPlan
 from fedmf.values import check_whole
@@ -33,6 +34,10 @@ TOO_FEW: Final = "too few valid rows to tell"
 NO_ERRORS: Final = (
     "covariance_raw_standard_error (of a release) must be there for a threshold; got none. Release"
     " with --raw (raw=True in Python) and not by post-processing, or pass ordinary=rows."
+)
+NO_CORRELATIONS: Final = (
+    "correlation (of a release) must be of two or more columns for joint intervals, and not read"
+    " from a line; got none. Use the release of a stream with a full second moment."
 )
 NO_DENSITY: Final = (
     "covariance (of a release) must be there with noise of its own for a density: one workload for"
@@ -95,7 +100,10 @@ class Renderer:
         def read_fields() -> dict[str, Any]:
             return {name: column[0] for name, column in whole.fields(releases).items()}
 
-        return PrivateRelease(int(releases.t[0]), read_fields, self.names)
+        def read_moments() -> NoisyMoments:
+            return self._means_and_moments(self._sums(releases))[1]
+
+        return PrivateRelease(int(releases.t[0]), read_fields, self.names, read_moments)
 
     def fields(self, releases: ReleaseBlock) -> Fields:
         """The fields of `PrivateRelease` that there are, by name, with a row per release.
@@ -111,10 +119,7 @@ class Renderer:
             fields["end"] = _beginnings(calendar, releases.t)
         for i, name in enumerate(self.plan.settings.labels):
             fields[name] = np.array([labels[i] for labels in releases.labels], dtype=object)
-        if self._weight:
-            means, moments = self._moments_of_valid_rows(sums)
-        else:
-            means, moments = self._moments_of_all_rows(sums)
+        means, moments = self._means_and_moments(sums)
         fields |= means
         if self._has_covariance:
             fields |= self._covariances(moments)
@@ -142,6 +147,11 @@ class Renderer:
             first_variances=self.plan.variances(0, releases.t),
             second_variances=second_variances,
         )
+
+    def _means_and_moments(self, sums: _NoisySums) -> tuple[Fields, NoisyMoments]:
+        if self._weight:
+            return self._moments_of_valid_rows(sums)
+        return self._moments_of_all_rows(sums)
 
     def _moments_of_all_rows(self, sums: _NoisySums) -> tuple[Fields, NoisyMoments]:
         """Fields of the mean of all rows, and their moments with the noise of these.
@@ -373,6 +383,7 @@ class PrivateRelease:
         t: how many rows it is of.
         read_fields: returns the fields by name; called on first use.
         columns: names of the d numbers of `mean`; None if unknown.
+        read_moments: returns its unbiased moments as encoded; None if they are unknown.
 
     Attributes:
         t: how many rows it is of; in a stream of periods, how many periods.
@@ -388,7 +399,7 @@ class PrivateRelease:
         covariance_low: lower ends of 95 % intervals of its entries, None for post-processing.
         covariance_high: upper ends.
         correlation: (d, d), NaN where the interval is wider than 1.
-        correlation_low: lower ends of 95 % intervals.
+        correlation_low: lower ends of 95 % intervals, each by itself.
         correlation_high: upper ends.
         too_noisy: a statement that the covariance is too noisy; empty where it is not.
         valid_share: where valid rows are counted, the share of their weight.
@@ -444,9 +455,11 @@ class PrivateRelease:
         t: int,
         read_fields: Callable[[], Mapping[str, Any]],
         columns: Sequence[str] | None = None,
+        read_moments: Callable[[], NoisyMoments] | None = None,
     ) -> None:
         self.t = t
         self._read_fields = read_fields
+        self._read_moments = read_moments
         self.columns = None if columns is None else tuple(columns)
 
     def __getattr__(self, name: str) -> Any:
@@ -477,6 +490,27 @@ class PrivateRelease:
         if self.columns is not None:
             description["columns"] = list(self.columns)
         return description
+
+    def joint_correlation_interval(self) -> Interval:
+        """95 % intervals of the correlations that hold for all pairs of columns at once.
+
+        They are for the choice of pairs by the release itself: of many intervals that hold each by
+        itself, about 5 % miss, and the largest correlations are likely to be among these.
+
+        Returns:
+            Lower and upper ends, each of shape (d, d).
+
+        Raises:
+            ValueError: the release has no correlations, or was read from a line.
+
+        References:
+            Bonferroni: M intervals of level 1 − 0.05/M.
+        """
+        if self._read_moments is None or self.correlation is None or len(self.mean) == 1:
+            raise ValueError(NO_CORRELATIONS)
+        pairs = math.comb(len(self.mean), 2)
+        low, high = self._read_moments().correlation_interval(1 - 0.05 / pairs)
+        return low[0], high[0]
 
     @property
     def estimate(self) -> GaussianEstimate:

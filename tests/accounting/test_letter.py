@@ -106,6 +106,16 @@ def test_a_letter_about_connected_users_names_their_condition(tmp_path: Path) ->
         assert condition in PrivacyLetter.of(statement, DAY).to_markdown()
 
 
+def test_a_letter_about_streams_alone_tells_of_no_model(tmp_path: Path) -> None:
+    run, _, _ = published(tmp_path / "run", make_header(), BUSY)
+    run["directory"] = "run"
+    stream = {**run, "workload": "average", "columns": ["x"], "directory": "stream"}
+    for parts, told in (([stream, stream], False), ([stream, run], True)):
+        text = PrivacyLetter.of({**run, "composed": parts}, DAY).to_markdown()
+        assert ("model" in text) == told
+        assert ("was published by another of these computations" in text) == told
+
+
 def test_a_letter_says_what_an_expert_needs_to_compute_epsilon(tmp_path: Path) -> None:
     """The matrix stands in ``plan.json`` alone, which only runs with released integers have."""
     public, _, _ = published(tmp_path / "run", make_header(), BUSY)
@@ -113,6 +123,7 @@ def test_a_letter_says_what_an_expert_needs_to_compute_epsilon(tmp_path: Path) -
     public["released_files"] = {"plan.json": "12", "integers.bin": "ab34"}
     text = PrivacyLetter.of(public, DAY).to_markdown()
     assert "can compute ε again" in text
+    assert "folder `simulations` of the source distribution of fedmf" in text
     assert "SHA-256 digest `ab34`" in text
 
 

@@ -131,6 +131,16 @@ def test_what_the_noise_leaves_open_is_said() -> None:
             density.mean_interval(level)
 
 
+@pytest.mark.parametrize(("error", "told"), [(0.0003, True), (0.003, False), (0.1, False)])
+def test_a_covariance_that_is_nearly_its_average_is_too_noisy(error: float, told: bool) -> None:
+    """ρ > 0.9, although the sum of the variances is known where it is 0.995."""
+    mean, covariance = world(100, 0.3, 0.0)
+    raw = drawn(mean, covariance, error**2, error**2, 1, np.random.default_rng(1))
+    density = PrivateGaussian.of(raw.mean[0], raw.covariance[0], error, error, 1.0)
+    assert bool(density.too_noisy) != told
+    assert (density.shrinkage <= 0.9) == told
+
+
 def test_the_law_is_that_of_the_running_stream() -> None:
     """Σ̂, m̂ of 2,000 keyed streams against draws: each entry's mean and variance, both laws by
     their χ².

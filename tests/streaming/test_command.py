@@ -6,7 +6,6 @@ import json
 import os
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,11 +13,9 @@ import pytest
 from support.command_line import one_line
 
 from fedmf.cli.app import run
-from fedmf.cli.stream_screen import _correlations
 from fedmf.data import Schema
 from fedmf.streaming import PrivateRelease, Settings
 from fedmf.streaming.private_release import at_bounds
-from fedmf.streaming.stream_rows import declared_layout
 
 PAIRS = np.random.default_rng(3).normal(size=(1000, 2)) / 1.5
 SHARES = np.arange(1000)[:, None] / 1000
@@ -414,16 +411,15 @@ def test_clipped_rows_are_told_and_counted(
 def test_missing_cells_and_times_of_a_schema_are_told_with_the_remedy(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Most rows miss a cell; a fill keeps them, and then only unreadable cells are told of."""
+    """Most rows miss a cell; a fill keeps them, or else they are not counted as valid rows."""
     Path("a.csv").write_text("day,x,y\n" + "2026-01-06,0.5,\n" * 2 + "2026-01-06,0.5,0.5\n")
-    for more, invalid in (("nullable = true", 2), ("fill = 0", 0)):
+    for more, invalid in (("nullable = true", 2), ("fill = 0", 0), ("nullable = false", 2)):
         Path("a.toml").write_text(WIDE.format(day="ignore", more=more))
         assert stream("--input", "a.csv", "--schema", "a.toml", "--dry-run") == 0
         shown = capsys.readouterr().out
         assert f"  invalid rows: {invalid}" in shown
         assert ("most rows are invalid" in shown) == (invalid > 0)
-        assert ("a row with an unreadable cell" in shown) == (invalid == 0)
-        assert "missing or unreadable cell" not in shown
+        assert ("set a fill in each column instead" in shown) == (more == "nullable = false")
     assert stream("--input", "a.csv", *WEEK.format("a").split(), "--release-every", "1w") == 2
     assert (
         "declares as text or time; got 'day', a column of kind 'ignore'" in capsys.readouterr().err
@@ -496,10 +492,8 @@ def test_a_schema_scales_and_is_kept(tmp_path: Path, capfd: pytest.CaptureFixtur
         assert message in one_line(capfd)
 
 
-def test_released_numbers_tell_of_a_wrong_unit_and_of_correlations() -> None:
-    """A mean at a bound, with a narrow interval and of a number, and how many intervals exclude
-    0.
-    """
+def test_released_numbers_tell_of_a_wrong_unit() -> None:
+    """A mean at a bound, with a narrow interval and of a number."""
     number = {"kind": "number", "lower": 1.3, "upper": 2.1}
     city = {"kind": "category", "categories": ["Graz", "Linz"]}
     schema = Schema.from_dict(
@@ -509,20 +503,12 @@ def test_released_numbers_tell_of_a_wrong_unit_and_of_correlations() -> None:
     assert settings.user_column == "who"
     mean = np.array([2.1, 1.35, 1.3, 1.0, 0.0])
     half = np.array([0.01, 0.01, 0.2, 0.0, 0.0])
-    matrix = np.full((5, 5), 0.1)
-    low = np.full((5, 5), -0.1)
-    low[0, 1] = 0.05
     fields = {"t": 9, "mean": mean, "mean_low": mean - half, "mean_high": mean + half}
-    fields |= {"correlation": matrix, "correlation_low": low, "correlation_high": matrix + 0.2}
     release = PrivateRelease(9, lambda: fields)
-    plan = SimpleNamespace(layout=declared_layout(settings))
     told = at_bounds(release, schema.encoding())
     assert told.startswith(
         "a is released at its upper bound 2.1: is the range in the schema in the"
     )
-    assert _correlations(plan, release)[0].startswith(
-        "The 95 % intervals of 1 of 10 correlations exclude 0;"
-    )  # type: ignore[arg-type]
 
 
 def test_fields_beyond_the_header_are_no_fault_if_empty_and_else_one_users_zero(

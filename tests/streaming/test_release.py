@@ -16,6 +16,7 @@ from scipy import stats
 from support.streams import BUDGET, releases, run_once, sample, write_rows
 
 from fedmf import PrivateStream
+from fedmf.cli.stream_screen import _correlations
 from fedmf.data import Schema
 from fedmf.moments import MomentStream, fieller
 from fedmf.noise.key import NoiseKey
@@ -159,6 +160,36 @@ def test_intervals_hold_what_they_are_of(adjacency: str, counted: bool) -> None:
     least = RUNS * 0.95 - 4.9 * (RUNS * 0.95 * 0.05) ** 0.5  # a false alarm in 10⁶
     assert all((count >= least).all() for count in held.values()), held
     assert (held["mean"] <= RUNS * 0.95 + 4.9 * (RUNS * 0.95 * 0.05) ** 0.5).all()
+
+
+def test_of_many_correlations_none_is_named_for_its_noise() -> None:
+    """At most 5 % of releases name one of 4,950 that are 0, and with little noise the true one."""
+    d = 100
+    n = 400
+    runs = 20
+    drawn = np.random.default_rng(0).normal(size=(n, d))
+    rows, _ = np.linalg.qr(drawn - drawn.mean(axis=0))
+    correlated = rows.copy()
+    correlated[:, 7] += correlated[:, 3]
+    layout = Layout(tuple(f"c{i}" for i in range(d)))
+    more: dict[str, Any] = {"release_every": n, "clip_norm": 1.0}
+    plan = planned(layout, n, **more)
+    renderer = Renderer(plan)
+    named = 0
+    for seed in range(runs):
+        (line,) = _correlations(plan, renderer.release(released(plan, rows, seed)))
+        named += "the largest is" in line
+    assert named <= stats.binom.isf(FALSE_ALARM, runs, 0.05)
+    plan = planned(layout, n, **more, epsilon=1e5)
+    release = Renderer(plan).release(released(plan, correlated, 0))
+    (line,) = _correlations(plan, release)
+    assert line.startswith("1 of 4,950 correlations differ from 0 beyond the noise")
+    assert "the largest is c3, c7: 0.7" in line
+    low, high = release.joint_correlation_interval()
+    assert (low <= np.asarray(release.correlation_low)).all()
+    assert (high >= np.asarray(release.correlation_high)).all()
+    with pytest.raises(ValueError, match="not read from a line"):
+        PrivateRelease.from_dict(release.to_dict()).joint_correlation_interval()
 
 
 def test_valid_rows_are_counted_in_the_columns_own_units() -> None:
