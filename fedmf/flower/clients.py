@@ -142,10 +142,11 @@ class GridClients(Clients):
         self.session.note_for_operator("users_not_served", unserved)
         effect = "Rounds that ask them wait for them, then count zeros and spend epsilon as always."
         if self._in_connected_cohorts:
-            effect = "Rounds ask only users who are served."
+            effect = "They take part from the round in which their nodes connect."
         if unserved:
             _log.warning(
-                "%d of %d users are not served by any node: %s. %s All names are in %s (secret).",
+                "%d of %d users are not served by any node yet: %s. %s All names are in %s"
+                " (secret).",
                 len(unserved),
                 self.nodes.users,
                 first_names(unserved),
@@ -198,8 +199,8 @@ class GridClients(Clients):
                 f"round {round_index + 1}: no user whom min_separation and max_participations admit"
                 f" was connected within {self._timeout:g} s (round_timeout):"
                 f" {self._connected_in_words(round_index)}. The run stops before the round spends"
-                " anything. Connect other users, or wait longer (round_timeout); the same command"
-                " continues the run."
+                " anything. Other users must connect, since those of later rounds wait for this one"
+                " to be released; the same command continues the run."
             )
         if not self._is_repeated:
             _log.warning(

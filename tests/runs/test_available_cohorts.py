@@ -142,7 +142,7 @@ def test_only_connected_users_are_drawn_and_nobody_stops_the_run(
         carried_out(path, waiting(run, round_timeout=0.1), there)
     assert joined(path) == {"u005": [0, 1, 2]}
     assert "23 of 24 users are not served" in caplog.text
-    assert "Rounds ask only users who are served." in caplog.text
+    assert "They take part from the round in which their nodes connect." in caplog.text
     assert "zeros" not in caplog.text
     # Both times, and the number of users to wait for, may change: they change no bit.
     run = waiting(run, round_timeout=0.2, handshake_timeout=0.3, min_users=USERS)
