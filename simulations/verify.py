@@ -209,17 +209,16 @@ def check_privacy(said: dict, plan: dict, matrices: list) -> None:
     stated = said["epsilon_known_cohorts"]
     print(f"epsilon {epsilon:.6f} at delta {said['delta']:g}, stated {stated:.6f}; mu {mu:.6f}")
     print("sensitivity", "exact" if exact else "an upper bound", f"W/tau {math.hypot(*moved):.1e}")
-    recomputed = {"epsilon_known_cohorts": epsilon, "mu": mu}
-    if not said["amplification"]:
-        recomputed["epsilon"] = epsilon
-    for name, value in recomputed.items():
+    same = math.isclose(said["epsilon"], stated, rel_tol=1e-9)
+    require(same or said["amplification"], "epsilon is not epsilon_known_cohorts")
+    same = math.isclose(said["mu"] * said["noise_multiplier"], 1, rel_tol=1e-9)
+    require(same, "noise_multiplier is not 1/mu")
+    for name, value in {"epsilon_known_cohorts": epsilon, "mu": mu}.items():
         if not value <= said[name] * (1 + 1e-6):
             wrong = Rejected if exact else Unchecked
             raise wrong(f"the stated {name} is {said[name]}; {value} follows from the noise")
-    same = math.isclose(said["mu"] * said["noise_multiplier"], 1, rel_tol=1e-9)
-    require(same, "noise_multiplier is not 1/mu")
-    same = math.isclose(said["epsilon"], stated, rel_tol=1e-9)
-    require(same or said["amplification"], "epsilon is not epsilon_known_cohorts")
+    if said["epsilon_so_far"] is not None:
+        print("not checked: epsilon_so_far")
 
 
 # What was released: the files of the statement, and their noise

@@ -322,11 +322,11 @@ def nothing(statement: Path, folder: Path, published: Path) -> None:
 
 #: What is wrong, where, the lie, the exit status, and what the program says.
 OF_OPERATORS: dict[str, tuple[str, Lie, int, str]] = {
-    "epsilon alone": ("run", stated(epsilon=1.0), 1, "the stated epsilon is 1.0"),
-    "larger epsilon": ("run", stated(epsilon=9.0), 1, "epsilon is not epsilon_known_cohorts"),
+    "epsilon": ("run", stated(epsilon=1.0), 1, "epsilon is not epsilon_known_cohorts"),
     "amplified": ("run", amplified, 2, "epsilon 1.0 against those who do not know"),
-    "mu": ("run", stated(mu=0.2), 1, "the stated mu is 0.2"),
     "multiplier": ("run", stated(noise_multiplier=5.0), 1, "noise_multiplier is not 1/mu"),
+    "mu": ("run", stated(mu=0.2, noise_multiplier=5.0), 1, "the stated mu is 0.2"),
+    "so far": ("run", stated(epsilon_so_far=0.1), 0, "not checked: epsilon_so_far"),
     "tensor": ("run", tensor_of_private_numbers, 1, "the plan has no tensor private"),
     "constants": ("run", constants_of_private_numbers, 0, "not checked: tensor private"),
     "field": ("stream", added_field, 0, "too_noisy, true_mean"),
