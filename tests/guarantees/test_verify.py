@@ -327,7 +327,7 @@ OF_OPERATORS: dict[str, tuple[str, Lie, int, str]] = {
     "multiplier": ("run", stated(noise_multiplier=5.0), 1, "noise_multiplier is not 1/mu"),
     "mu": ("run", stated(mu=0.2, noise_multiplier=5.0), 1, "the stated mu is 0.2"),
     "so far": ("run", stated(epsilon_so_far=0.1), 0, "not checked: epsilon_so_far"),
-    "tensor": ("run", tensor_of_private_numbers, 1, "the plan has no tensor private"),
+    "tensor": ("run", tensor_of_private_numbers, 1, "nor statement has a tensor private"),
     "constants": ("run", constants_of_private_numbers, 0, "not checked: tensor private"),
     "field": ("stream", added_field, 0, "too_noisy, true_mean"),
     "renamed mean": ("stream", field_of("mean", "Mean"), 1, "there is no mean"),
