@@ -29,7 +29,7 @@ from scipy.optimize import brentq
 from scipy.special import gammainccinv, gammaincinv, log_ndtr, ndtri
 
 LARGEST = 4096  # rounds of a dense matrix
-FALSE_ALARM = 1e-6  # of the test of the noise, all parts together
+FALSE_ALARM = 1e-6  # of all tests of the noise together
 
 
 class Rejected(Exception):
@@ -163,6 +163,7 @@ def check_privacy(said: dict, plan: dict, matrices: list) -> None:
     n = said["rounds"]
     k = said["max_participations"]
     b = said["min_separation"]
+    require(said["rounds_released"] <= n, f"{said['rounds_released']} rounds: more rounds than n")
     rows = 1  # of a user in one release
     if stream:
         every = said["release_every"]
@@ -207,13 +208,16 @@ def check_privacy(said: dict, plan: dict, matrices: list) -> None:
     stated = said["epsilon_known_cohorts"]
     print(f"epsilon {epsilon:.6f} at delta {said['delta']:g}, stated {stated:.6f}; mu {mu:.6f}")
     print("sensitivity", "exact" if exact else "an upper bound", f"W/tau {math.hypot(*moved):.1e}")
-    if epsilon > stated * (1 + 1e-6):
-        wrong = Rejected if exact else Unchecked
-        raise wrong(f"the stated epsilon is {stated}; {epsilon} follows from the noise")
-    if said["noise_key_public"]:
-        print("The seed of the noise is public: this is a simulation without privacy.")
-    if said["amplification"]:
-        print(f"Not checked: epsilon {said['epsilon']} against those who do not know the cohorts")
+    same = math.isclose(said["epsilon"], stated, rel_tol=1e-9)
+    require(same or said["amplification"], "epsilon is not epsilon_known_cohorts")
+    same = math.isclose(said["mu"] * said["noise_multiplier"], 1, rel_tol=1e-9)
+    require(same, "noise_multiplier is not 1/mu")
+    for name, value in {"epsilon_known_cohorts": epsilon, "mu": mu}.items():
+        if not value <= said[name] * (1 + 1e-6):
+            wrong = Rejected if exact else Unchecked
+            raise wrong(f"the stated {name} is {said[name]}; {value} follows from the noise")
+    if said["epsilon_so_far"] is not None:
+        print("not checked: epsilon_so_far")
 
 
 # What was released: the files of the statement, and their noise
@@ -237,22 +241,38 @@ def check_noise(parts: list, matrices: list, integers: list, noise_only: bool) -
 
     Given earlier releases, the sums G make every squared entry noncentral chi-squared, which is
     stochastically larger, whatever G is. So too little energy is evidence of less noise than τ, but
-    too much only without data. What rounding adds, W/τ, is negligible here.
+    too much only without data. Tested are all rounds together and each of them. What rounding
+    adds, W/τ, is negligible here.
     """
-    level = FALSE_ALARM / len(parts) / (2 if noise_only else 1)
+    level = FALSE_ALARM / len(parts) / (4 if noise_only else 2)
     for part, (C, _), sums in zip(parts, matrices, integers, strict=True):
         if not sums.size:
             continue
-        n = len(sums)
-        energy = np.square(C[:n, :n] @ (sums / part["std"])).mean()
-        least = 2 * gammaincinv(sums.size / 2, level) / sums.size
-        most = 2 * gammainccinv(sums.size / 2, level) / sums.size
-        limits = f"at least {math.sqrt(least):.4f}"
+        name = part["name"]
+        n, size = sums.shape
+        rows = np.square(C[:n, :n] @ (sums / part["std"])).mean(axis=1)
+        energy = rows.mean()
+        least, most = limits(n * size, level)
+        least_row, most_row = limits(size, level / n)
+        allowed = f"at least {math.sqrt(least):.4f}"
         if noise_only:
-            limits += f", at most {math.sqrt(most):.4f}"
-        print(f"noise of {part['name']}: rms of Co {math.sqrt(energy):.4f} tau, must be {limits}")
-        require(energy >= least, f"the noise of {part['name']} is smaller than stated")
-        require(energy <= most or not noise_only, f"the noise of {part['name']} is too large")
+            allowed += f", at most {math.sqrt(most):.4f}"
+        print(f"noise of {name}: rms of Co {math.sqrt(energy):.4f} tau, must be {allowed}")
+        require(energy >= least, f"the noise of {name} is smaller than stated")
+        small = f"the noise of {name} in round {rows.argmin() + 1} is smaller than stated"
+        require(rows.min() >= least_row, small)
+        if noise_only:
+            require(energy <= most, f"the noise of {name} is too large")
+            large = f"the noise of {name} in round {rows.argmax() + 1} is too large"
+            require(rows.max() <= most_row, large)
+        elif energy > most:
+            print(f"data hide the noise of {name}: less noise would not be noticed")
+
+
+def limits(entries: int, level: float) -> tuple[float, float]:
+    """The quantiles at `level` and 1 − `level` of the mean square of standard normal entries."""
+    half = entries / 2
+    return gammaincinv(half, level) / half, gammainccinv(half, level) / half
 
 
 # What was published: functions of the integers
@@ -303,20 +323,30 @@ def models_of(plan: dict, n: int, integers: list, theta: np.ndarray) -> list[np.
     return models
 
 
-def check_run(plan: dict, n: int, integers: list, folder: Path, published: list) -> None:
+def check_run(said: dict, plan: dict, n: int, integers: list, folder: Path, files: list) -> None:
     """Compare published models with those of the integers, up to float32."""
     from safetensors import safe_open
+
+    inputs = {each["name"]: each.get("value") for each in said["public_inputs"]}
+    constants = (inputs.get("arrays that stay") or "").split(", ")
 
     def read(path: Path) -> tuple[np.ndarray, int]:
         with safe_open(path, "np") as file:
             arrays = [file.get_tensor(name).ravel() for name, _ in plan["arrays"]]
             about = file.metadata() or {}
+            for name in set(file.keys()) - {name for name, _ in plan["arrays"]}:
+                floats = file.get_slice(name).get_dtype() in ("F16", "F32", "F64")
+                if floats and any(np.array_equal(file.get_tensor(name).ravel(), a) for a in arrays):
+                    continue  # a tied parameter
+                stays = name in constants or "frozen parameters and buffers" in inputs
+                require(stays, f"{path}: neither plan nor statement has a tensor {name}")
+                print(f"not checked: tensor {name} of {path}")
         return np.concatenate(arrays).astype(np.float64), int(about.get("rounds", 0))
 
     models = models_of(plan, n, integers, read(folder / "initial.safetensors")[0])
-    for path in published:
+    for path in files:
         model, t = read(path)
-        require(t < len(models), f"{path} is of round {t}, which was not released")
+        require(0 <= t < len(models), f"{path} is of round {t}, which was not released")
         off = np.abs(model - models[t]).max() / max(np.abs(each).max() for each in models)
         print(f"{path}: round {t}, off by {off:.1e} of the largest parameter")
         require(off <= (t + 1) * 2.0**-22, f"{path} is not the model of these integers")
@@ -355,6 +385,9 @@ def shrunk(raw: np.ndarray, mean: np.ndarray, v: float, v2: float, zeta: float) 
     values = s * (z + np.exp(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - log_ndtr(z)))
     values *= min(1.0, zeta**2 / values.sum())
     return (vectors * values) @ vectors.T if full else values
+
+
+FOLLOWING = {"mean", "mean_standard_error", "covariance", "covariance_raw"}
 
 
 def described(plan: dict, Y: np.ndarray, S: np.ndarray, w: float, v: float, v2: float) -> dict:
@@ -404,7 +437,8 @@ def check_stream(said: dict, plan: dict, matrices: list, integers: list, publish
         noise = solve_triangular(C.T, A.T, lower=False)
         variances.append((part["std"] * unit) ** 2 * (noise**2).sum(axis=0))
     for path in published:
-        for line in map(json.loads, path.read_text().splitlines()):
+        lines = read_lines(path)
+        for line in lines:
             at = -(-line["t"] // every) - 1
             require(at < len(sums[0]), f"{path}: no integers of the release after {line['t']} rows")
             S = sums[1][at]
@@ -414,15 +448,52 @@ def check_stream(said: dict, plan: dict, matrices: list, integers: list, publish
                 S = half + half.T
             weight = every * A[at].sum() - A[at, at] * ((at + 1) * every - line["t"])
             own = described(plan, sums[0][at], S, weight, variances[0][at], variances[1][at])
-            for name in own.keys() & line.keys():
-                off = np.abs(np.array(line[name], float) - own[name])
-                same = off <= 1e-7 * np.abs(own[name]).max()
-                require(same.all(), f"{path}: {name} after {line['t']} rows")
-        print(f"{path}: means and covariances follow from the integers")
+            check_line(line, own, f"{path} after {line['t']} rows")
+        times = len({line["t"] for line in lines})
+        print(f"{path}: {times} of {len(sums[0])} releases, which follow from the integers")
+        unread = set().union(*lines) - {"t", *FOLLOWING}
+        if unread:
+            print(f"not checked: fields {', '.join(sorted(unread))}")
 
 
-def verify(statement: Path, folder: Path, published: list[Path], noise_only: bool = False) -> None:
+def read_lines(path: Path) -> list[dict]:
+    """The releases of a stream, one a line."""
+    texts = path.read_bytes().splitlines()
+    require(bool(texts), f"{path} is empty")
+    lines = []
+    for number, text in enumerate(texts, 1):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            raise Rejected(f"{path}, line {number} is not JSON") from None
+        fine = isinstance(line, dict) and isinstance(line.get("t"), int) and line["t"] > 0
+        require(fine, f"{path}, line {number} is not a release after t rows")
+        lines.append(line)
+    return lines
+
+
+def check_line(line: dict, own: dict, where: str) -> None:
+    """Compare a release with its own mean and covariance; with none if rows are too few."""
+    for name in ("mean", "covariance"):
+        require(name in line, f"{where}: there is no {name}")
+    for name in FOLLOWING & line.keys():
+        try:
+            value = np.array(line[name], float)
+        except (TypeError, ValueError):
+            raise Rejected(f"{where}: {name} is not an array of numbers") from None
+        if not own:
+            require(bool(np.isnan(value).all()), f"{where}: {name} in spite of too few rows")
+            continue
+        require(value.shape == own[name].shape, f"{where}: {name} has another shape")
+        same = np.abs(value - own[name]) <= 1e-7 * np.abs(own[name]).max()
+        require(bool(same.all()), f"{where}: {name}")
+
+
+def verify(statement: Path, folder: Path, published: list[Path], noise_only: bool = False) -> bool:
     """Check a statement and what was published.
+
+    Returns:
+        Whether the seed of the noise is public.
 
     Raises:
         Rejected, Unchecked: it is wrong, or cannot be recomputed.
@@ -438,7 +509,10 @@ def verify(statement: Path, folder: Path, published: list[Path], noise_only: boo
     if published and plan["kind"] == "stream":
         check_stream(said, plan, matrices, integers, published)
     elif published:
-        check_run(plan, len(matrices[0][0]), integers, folder, published)
+        check_run(said, plan, len(matrices[0][0]), integers, folder, published)
+    if said["amplification"]:
+        raise Unchecked(f"epsilon {said['epsilon']} against those who do not know the cohorts")
+    return said["noise_key_public"]
 
 
 def main() -> int:
@@ -448,11 +522,13 @@ def main() -> int:
         sys.exit(__doc__)
     statement, folder, *published = map(Path, names)
     try:
-        verify(statement, folder, published, noise_only="--noise-only" in sys.argv)
+        simulation = verify(statement, folder, published, noise_only="--noise-only" in sys.argv)
     except (Rejected, Unchecked) as error:
         print(f"{type(error).__name__.upper()}: {error}")
         return 1 if isinstance(error, Rejected) else 2
     print("ACCEPTED.", __doc__[__doc__.index("Not checked") :])
+    if simulation:
+        print("SIMULATION: the seed of the noise is public, so there is no privacy")
     return 0
 
 

@@ -252,6 +252,98 @@ OF_STREAMS: dict[str, Lie] = {
 }
 
 
+def stated(**values: Any) -> Lie:
+    """The statement alone says something else."""
+    return lambda statement, folder, published: edited(statement, lambda said: said.update(values))
+
+
+def amplified(statement: Path, folder: Path, published: Path) -> None:
+    stated(amplification={"kind": "poisson"}, epsilon=1.0)(statement, folder, published)
+
+
+def tensor_of_private_numbers(statement: Path, folder: Path, published: Path) -> None:
+    tensors = safetensors.numpy.load_file(published)
+    tensors["private"] = np.arange(300.0)
+    published.write_bytes(safetensors.numpy.save(tensors, {"rounds": "12"}))
+
+
+def constants_of_private_numbers(statement: Path, folder: Path, published: Path) -> None:
+    """As above, but the statement has frozen parameters, whose values no public file holds."""
+    frozen = {"name": "frozen parameters and buffers"}
+    edited(statement, lambda said: said["public_inputs"].append(frozen))
+    tensor_of_private_numbers(statement, folder, published)
+
+
+def field_of(name: str, other: str) -> Lie:
+    """Another name of a field."""
+
+    def change(statement: Path, folder: Path, published: Path) -> None:
+        content = published.read_text()
+        published.write_text(content.replace(json.dumps(name) + ":", json.dumps(other) + ":"))
+
+    return change
+
+
+def added_field(statement: Path, folder: Path, published: Path) -> None:
+    published.write_text(published.read_text().replace('{"t"', '{"true_mean": [0.1], "t"'))
+
+
+def lines_of(first: int, last: int, then: str = "") -> Lie:
+    def change(statement: Path, folder: Path, published: Path) -> None:
+        lines = published.read_text().splitlines(keepends=True)
+        published.write_text("".join(lines[first:last]) + then)
+
+    return change
+
+
+def noise_in_two_rounds(statement: Path, folder: Path, published: Path) -> None:
+    """Ten of twelve rounds have hardly any noise; the others have more of it than all need."""
+    columns = json.loads((folder / PLAN).read_text())["parts"][0]["strategy"]["coefficients"]
+    C = sum(np.diag(np.full(12 - lag, c), -lag) for lag, c in enumerate(columns))
+    noise = C @ np.fromfile(folder / INTEGERS, "<i8").reshape(12, DIMENSION)
+    noise *= np.repeat([1e-6, 100.0], [10, 2])[:, None]
+    np.rint(np.linalg.solve(C, noise)).astype("<i8").tofile(folder / INTEGERS)
+
+
+def twice_the_rounds(statement: Path, folder: Path, published: Path) -> None:
+    content = (folder / INTEGERS).read_bytes()
+    (folder / INTEGERS).write_bytes(2 * content)
+    edited(statement, lambda said: said.update(rounds_released=2 * said["rounds_released"]))
+
+
+def much_larger_data(statement: Path, folder: Path, published: Path) -> None:
+    (100 * np.fromfile(folder / INTEGERS, "<i8")).tofile(folder / INTEGERS)
+    published.unlink()
+
+
+def nothing(statement: Path, folder: Path, published: Path) -> None:
+    """No lie."""
+
+
+#: What is wrong, where, the lie, the exit status, and what the program says.
+OF_OPERATORS: dict[str, tuple[str, Lie, int, str]] = {
+    "epsilon": ("run", stated(epsilon=1.0), 1, "epsilon is not epsilon_known_cohorts"),
+    "amplified": ("run", amplified, 2, "epsilon 1.0 against those who do not know"),
+    "multiplier": ("run", stated(noise_multiplier=5.0), 1, "noise_multiplier is not 1/mu"),
+    "mu": ("run", stated(mu=0.2, noise_multiplier=5.0), 1, "the stated mu is 0.2"),
+    "so far": ("run", stated(epsilon_so_far=0.1), 0, "not checked: epsilon_so_far"),
+    "tensor": ("run", tensor_of_private_numbers, 1, "nor statement has a tensor private"),
+    "constants": ("run", constants_of_private_numbers, 0, "not checked: tensor private"),
+    "field": ("stream", added_field, 0, "too_noisy, true_mean"),
+    "renamed mean": ("stream", field_of("mean", "Mean"), 1, "there is no mean"),
+    "renamed covariance": ("stream", field_of("covariance", "cov"), 1, "there is no covariance"),
+    "empty": ("stream", lines_of(0, 0), 1, "is empty"),
+    "dropped": ("stream", lines_of(3, 30), 0, "27 of 30 releases"),
+    "blank": ("stream", lines_of(0, 30, "\n"), 1, "line 31 is not JSON"),
+    "no object": ("stream", lines_of(0, 30, "[1]\n"), 1, "line 31 is not a release"),
+    "release 0": ("stream", lines_of(0, 30, '{"t": 0}\n'), 1, "line 31 is not a release"),
+    "noise in two rounds": ("run", noise_in_two_rounds, 1, "updates in round"),
+    "more rounds": ("stream", twice_the_rounds, 1, "60 rounds: more rounds than n"),
+    "public seed": ("run", nothing, 0, "SIMULATION: the seed of the noise is public"),
+    "large data": ("run", much_larger_data, 0, "data hide the noise of updates"),
+}
+
+
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     place = tmp_path_factory.mktemp("honest")
@@ -275,6 +367,28 @@ def test_a_lie_is_rejected(
     with_digests(copies[0], tmp_path / FOLDER)
     with pytest.raises(script.Rejected):
         script.verify(copies[0], tmp_path / FOLDER, [copies[1]])
+
+
+@pytest.mark.parametrize("lie", OF_OPERATORS)
+def test_the_command_tells_what_it_sees(
+    lie: str,
+    honest: dict[str, list[Path]],
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A lie is rejected, or a line names what no public file shows."""
+    what, change, status, told = OF_OPERATORS[lie]
+    statement, folder, published = honest[what]
+    shutil.copytree(folder, tmp_path / FOLDER)
+    copies = [Path(shutil.copy(file, tmp_path)) for file in (statement, published)]
+    change(copies[0], tmp_path / FOLDER, copies[1])
+    with_digests(copies[0], tmp_path / FOLDER)
+    files = [copies[0], tmp_path / FOLDER, *(file for file in copies[1:] if file.exists())]
+    monkeypatch.setattr(sys, "argv", ["verify.py", *map(str, files)])
+    assert script.main() == status
+    assert told in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", [PLAN, INTEGERS, "initial.safetensors"])
