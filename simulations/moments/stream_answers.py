@@ -48,11 +48,11 @@ Columns are mapped to [-1, 1] from public ranges, δ = 1e-5, running averages.
 327,346 flights of 4,037 aircraft, four columns, at most {CAP} of each, at least {APART} rows apart
 ({counted:,} count), a release every {EVERY:,} rows, zero-out, norm at most 2, the default λ, which
 makes each mean's error √2 times that of a mean alone. Standard errors of the means, known without
-noise; one-shot: a single release of all rows so far, at the same ε and cap. Processor seconds and
-memory of the whole command.
+noise; one-shot: a single release of all rows so far, at the same ε and cap. Processor seconds of
+the whole command.
 
-| ε | final error | one-shot | ratio: final | last quarter | worst | correlations shown | s | MB |
-|---|---|---|---|---|---|---|---|---|
+| ε | final error | one-shot | ratio: final | last quarter | worst | correlations that differ from 0 | s |
+|---|---|---|---|---|---|---|---|
 {flights}
 
 **Lower bound** ([theorem](../theory/moments.md#a-lower-bound)): no mechanism that adds Gaussian
@@ -105,7 +105,7 @@ def ratios(t: Array, errors: Array, plan: StreamPlan) -> tuple[Array, list[str]]
     return found, [f"{found[-1]:.2f}", f"{quarter:.2f}", f"{tenth:.2f}"]
 
 
-def command(folder: Path, *words: str) -> tuple[str, list[dict[str, Any]], float, float]:
+def command(folder: Path, *words: str) -> tuple[str, list[dict[str, Any]], float]:
     """Screen, releases, seconds and megabytes of a stream by the command."""
     out = folder / "released.jsonl"
     out.unlink(missing_ok=True)
@@ -135,7 +135,6 @@ def command(folder: Path, *words: str) -> tuple[str, list[dict[str, Any]], float
         text,
         [json.loads(row) for row in out.read_text().splitlines()],
         seconds,
-        usage.ru_maxrss / 1024,
     )
 
 
@@ -159,7 +158,7 @@ def flights() -> dict[str, Any]:
         at_one: Any = None
         for epsilon in ("0.5", "1", "2", "4"):
             state = folder / f"state{epsilon}"
-            text, told, seconds, size = command(
+            text, told, seconds = command(
                 folder, *asked, "--epsilon", epsilon, "--state-dir", str(state)
             )
             with StreamState.open(state) as opened:
@@ -170,7 +169,7 @@ def flights() -> dict[str, Any]:
             share = re.search(r"(\d+ of \d+) correlations", text)
             cells = [epsilon, f"{errors[-1]:.4f}", f"{plan.one_shot_error(int(t[-1])):.4f}"]
             cells += [*ratios(t, errors, plan)[1], share.group(1) if share else "none"]
-            lines.append("| " + " | ".join([*cells, f"{seconds:.0f}", f"{size:.0f}"]) + " |")
+            lines.append("| " + " | ".join([*cells, f"{seconds:.0f}"]) + " |")
             print(lines[-1], flush=True)
     counts = rows["tailnum"].value_counts().to_numpy()
     return {"flights": lines, "counted": plan.rounds, **bounds(plan), **caps(counts, at_one)}
@@ -245,7 +244,7 @@ def large_pattern(G: Array, k: int, b: int) -> list[int]:
 
 def caps(counts: Array, plan: Any) -> dict[str, Any]:
     """One-shot errors for other caps, of a user's first rows."""
-    noise = plan.one_shot_error(1) / plan.participation.max_participations
+    noise = plan.one_shot_error(1)
     lines = []
     for k in (1, 2, 5, 10, 20, 50, 100, 200, int(counts.max())):
         kept = int(np.minimum(counts, k).sum())
