@@ -51,7 +51,7 @@ makes each mean's error √2 times that of a mean alone. Standard errors of the 
 noise; one-shot: a single release of all rows so far, at the same ε and cap. Processor seconds of
 the whole command.
 
-| ε | final error | one-shot | ratio: final | last quarter | worst | correlations that differ from 0 | s |
+| ε | final error | one-shot | ratio: final | last quarter | worst | correlations not 0 | s |
 |---|---|---|---|---|---|---|---|
 {flights}
 
@@ -106,7 +106,7 @@ def ratios(t: Array, errors: Array, plan: StreamPlan) -> tuple[Array, list[str]]
 
 
 def command(folder: Path, *words: str) -> tuple[str, list[dict[str, Any]], float]:
-    """Screen, releases, seconds and megabytes of a stream by the command."""
+    """Screen, releases and seconds of a stream by the command."""
     out = folder / "released.jsonl"
     out.unlink(missing_ok=True)
     line = [
