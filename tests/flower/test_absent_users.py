@@ -192,7 +192,9 @@ def test_a_round_waits_for_users_whom_k_and_b_admit(
     connected = f"1 connected, 0 may take part now, {excluded}"
     for _ in range(2):
         strategy = devices()
-        with pytest.raises(RuntimeError, match=f"round 2: no user .* {connected}.*Connect other"):
+        with pytest.raises(
+            RuntimeError, match=f"round 2: no user .* {connected}.*Other users must connect"
+        ):
             strategy.start(grid, model())
         strategy.close()
         assert operator_facts(tmp_path / "run")["arrivals"] == [1]
