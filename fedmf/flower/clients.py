@@ -85,6 +85,11 @@ class GridClients(Clients):
         return self.session.run.cohorts.is_order
 
     @property
+    def _all_count(self) -> bool:
+        """Whether users are so few, with a node each, that none may be missing."""
+        return self.nodes.users <= _SMALL_POPULATION and not self.nodes.several
+
+    @property
     def min_users(self) -> int:
         """The least number of served users before the first round."""
         least = self.waiting.min_users
@@ -92,19 +97,18 @@ class GridClients(Clients):
             return min(least, self.nodes.users)
         if self._in_connected_cohorts:
             return min(self.session.plan.users_per_round, self.nodes.users)
-        if self.nodes.users > _SMALL_POPULATION or self.nodes.several:
-            return math.ceil(self.nodes.users / 2)
-        return self.nodes.users
+        if self._all_count:
+            return self.nodes.users
+        return math.ceil(self.nodes.users / 2)
 
     def _required(self, users: int) -> int:
-        """The number of users out of so many with whom a round does without the others.
-
-        It is the share that ``min_users`` is of all users; by default half of a cohort of connected
-        users.
-        """
-        if self._in_connected_cohorts and self.waiting.min_users is None:
-            return math.ceil(users / 2)
-        return math.ceil(users * self.min_users / self.nodes.users)
+        """The number of users out of so many with whom a round does without the others."""
+        share = self.waiting.min_reply_share
+        if share is None:
+            share = 0.5
+            if self._all_count and not self._in_connected_cohorts:
+                share = 1.0
+        return math.ceil(share * users)
 
     def messages(
         self, round_index: int, by_node: Mapping[int, list[str]]
@@ -274,7 +278,7 @@ class GridClients(Clients):
         return Reply(users, reason, node=node, fault=fault)
 
     def again(self, round_index: int, attempt: int, cohort: int, absent: Sequence[str]) -> bool:
-        """Request missing replies again while their share is below that of ``min_users``.
+        """Request missing replies again while the share that replied is below the required one.
 
         There are at most as many further requests as `PAUSES`, whichever nodes are connected: one
         user cannot stop a run. Nothing of the round was released yet, so they cost no budget.

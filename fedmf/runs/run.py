@@ -66,7 +66,7 @@ class Execution(Value):
     #: Fields in which two processes of one run may differ: its place, and for whom and how long it
     #: waits.
     MAY_CHANGE: ClassVar[frozenset[str]] = frozenset(
-        {"output_dir", "min_users", "round_timeout", "handshake_timeout"}
+        {"output_dir", "min_users", "min_reply_share", "round_timeout", "handshake_timeout"}
     )
 
     messages: Annotated[
@@ -109,10 +109,19 @@ class Execution(Value):
     min_users: Annotated[
         int | None,
         Field(
-            "users that nodes must serve before the first round, whose share of all holds for each"
-            " round; default: all of at most 20 users with a node each, half of others,"
-            " users-per-round with available cohorts",
+            "users that nodes must serve before the first round; default: all of at most 20 users"
+            " with a node each, half of others, users-per-round with available cohorts",
             ge=1,
+        ),
+    ] = None
+    min_reply_share: Annotated[
+        float | None,
+        Field(
+            "share of a cohort below which missing replies are requested again, and up to which"
+            " available cohorts wait for connected users; default: 0.5, but 1 for at most 20 users"
+            " with a node each unless cohorts are available",
+            gt=0,
+            le=1,
         ),
     ] = None
 

@@ -115,7 +115,7 @@ def test_a_small_population_is_waited_for_before_anything_is_spent(
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
         assert ledger.released == 0
     caplog.clear()
-    trained(Lossy(SILOS[:2], {}), path, min_users=2, handshake_timeout=2.0)
+    trained(Lossy(SILOS[:2], {}), path, min_users=2, min_reply_share=0.6, handshake_timeout=2.0)
     assert operator_facts(path) == {
         "users_not_served": ["west"],
         "absent": {str(number): ["west"] for number in range(1, ROUNDS + 1)},
@@ -147,7 +147,7 @@ def test_missing_replies_are_asked_again_and_nobody_counts_twice(
     same = Lossy(SILOS, {})
     if arrived < 3:
         same = Lossy(SILOS[:2], {})
-    expected = trained(same, tmp_path / "same", min_users=2)
+    expected = trained(same, tmp_path / "same", min_users=2, min_reply_share=0.5)
     assert np.array_equal(released, expected)
     assert "west" not in caplog.text or arrived < 3
 
@@ -231,7 +231,7 @@ def test_devices_are_waited_for_and_without_any_the_run_stops(
     assert own_time.now == pytest.approx(TIMEOUT)
     assert operator_facts(tmp_path / "run")["arrivals"] == [3]
     grid.connected = 1
-    second = devices(round_timeout=0.5 * TIMEOUT, min_users=2)
+    second = devices(round_timeout=0.5 * TIMEOUT, min_reply_share=0.6)
     second.start(grid, model(), num_rounds=2)
     assert own_time.now == pytest.approx(2 * TIMEOUT)  # before the first round, and in the second
     assert "round 2: only 1 users who may take part, for 3 places" in caplog.text

@@ -250,7 +250,9 @@ def test_late_replies_never_enter_a_later_round(  # type: ignore[no-untyped-def]
     free.
     """
     run = small_run(TASK, messages="one-user", private=False, round_timeout=0.3)
-    run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, min_users=1))
+    run = dataclasses.replace(
+        run, execution=dataclasses.replace(run.execution, min_reply_share=0.1)
+    )
     late = list[Message]()
     attempts = [silent]
 
