@@ -128,7 +128,8 @@ class SiloSums(Strategy):
         clip_norm: ζ, as in the file of each silo.
         users_per_round: the number by which sums are divided: the planned users of all silos. None
             for those of the silos that answer; correlated noise then cancels less.
-        frozen, tied: as for `Silo`.
+        frozen: as for `Silo`.
+        tied: as for `Silo`.
 
     Raises:
         ConfigError: a strategy that does not aggregate by a mean.

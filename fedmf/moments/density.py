@@ -19,8 +19,9 @@ from fedmf.moments.noisy_moments import Interval, NoisyMoments
 _DEEPEST = -10.0
 #: A correlation with an interval wider than this is too noisy to be stated.
 _WIDEST = 1.0
-#: Above this ρ a covariance says little more than the average variance. ρ is the weight of that in
-#: it, and estimates the share of noise in the square distance of Σ̂ from a multiple of the identity.
+#: Above this ρ a covariance says little more than the average variance. ρ is the weight of the
+#: average variance in it, and estimates the share of noise in the square distance of Σ̂ from a
+#: multiple of the identity.
 _MOSTLY_AVERAGE = 0.9
 
 

@@ -171,7 +171,7 @@ def shortfall(
     was 0.5 (accuracy 80.0 %): training has diverged. Lower ... or a larger epsilon.'
     >>> shortfall({0: {"loss": 0.8}, 9: {"loss": 0.6, "accuracy": 0.75}}, 9, np.array([0, 0, 0, 1]))
     'after round 9 of 9 the test loss is 0.6 (accuracy 75.0 %), no better than always predicting the
-    commonest class. ...'
+    most common class. ...'
     >>> shortfall({0: {"accuracy": 0.3}, 9: {"accuracy": 0.2}}, 9)
     'after round 9 of 9 the test accuracy is 0.2, not above 0.3 of the untrained model. ...'
     """
@@ -220,7 +220,7 @@ def shortfall(
         f"{where} loss is {_quality(metrics[t])}, no better than always predicting the"
     )
     if metrics[t].get("accuracy", math.inf) <= shares.max():
-        return f"{nothing_learned} commonest class. {_ADVICE}"
+        return f"{nothing_learned} most common class. {_ADVICE}"
     if losses[t] >= entropy:
         return f"{nothing_learned} shares of the classes. {_ADVICE}"
     return None

@@ -355,7 +355,9 @@ class LocalTrainer:
         """Train users as `add_updates` does, and clip each update to a row of its own.
 
         Args:
-            parameters, user_ids, t: those of `add_updates`.
+            parameters: as for `add_updates`.
+            user_ids: as for `add_updates`.
+            t: as for `add_updates`.
             clip_norm: ζ.
 
         Returns:

@@ -354,41 +354,56 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     }
 
 
+Command = Callable[[list[Path]], tuple[int, str]]
+
+
+@pytest.fixture
+def command(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Run the script with files as its arguments; exit code and output."""
+
+    def run(files: list[Path]) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["verify.py", *map(str, files)])
+        code = script.main()
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def changed_copies(honest: list[Path], change: Lie, place: Path) -> list[Path]:
+    """Copies of statement, released folder and published file, changed, with their new digests."""
+    statement, folder, published = honest
+    copied_folder = Path(shutil.copytree(folder, place / FOLDER))
+    copied_statement = Path(shutil.copy(statement, place))
+    copied_published = Path(shutil.copy(published, place))
+    change(copied_statement, copied_folder, copied_published)
+    with_digests(copied_statement, copied_folder)
+    return [copied_statement, copied_folder, copied_published]
+
+
 @pytest.mark.parametrize(
     ("what", "lie"), [("run", lie) for lie in OF_RUNS] + [("stream", lie) for lie in OF_STREAMS]
 )
 def test_a_lie_is_rejected(
     what: str, lie: str, honest: dict[str, list[Path]], script: ModuleType, tmp_path: Path
 ) -> None:
-    statement, folder, published = honest[what]
-    shutil.copytree(folder, tmp_path / FOLDER)
-    copies = [Path(shutil.copy(file, tmp_path)) for file in (statement, published)]
-    (OF_RUNS if what == "run" else OF_STREAMS)[lie](copies[0], tmp_path / FOLDER, copies[1])
-    with_digests(copies[0], tmp_path / FOLDER)
+    lies = OF_RUNS if what == "run" else OF_STREAMS
+    statement, folder, published = changed_copies(honest[what], lies[lie], tmp_path)
     with pytest.raises(script.Rejected):
-        script.verify(copies[0], tmp_path / FOLDER, [copies[1]])
+        script.verify(statement, folder, [published])
 
 
 @pytest.mark.parametrize("lie", OF_OPERATORS)
 def test_the_command_tells_what_it_sees(
-    lie: str,
-    honest: dict[str, list[Path]],
-    script: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    lie: str, honest: dict[str, list[Path]], command: Command, tmp_path: Path
 ) -> None:
     """A lie is rejected, or a line names what no public file shows."""
     what, change, status, told = OF_OPERATORS[lie]
-    statement, folder, published = honest[what]
-    shutil.copytree(folder, tmp_path / FOLDER)
-    copies = [Path(shutil.copy(file, tmp_path)) for file in (statement, published)]
-    change(copies[0], tmp_path / FOLDER, copies[1])
-    with_digests(copies[0], tmp_path / FOLDER)
-    files = [copies[0], tmp_path / FOLDER, *(file for file in copies[1:] if file.exists())]
-    monkeypatch.setattr(sys, "argv", ["verify.py", *map(str, files)])
-    assert script.main() == status
-    assert told in capsys.readouterr().out
+    files = changed_copies(honest[what], change, tmp_path)
+    code, output = command([file for file in files if file.exists()])
+    assert code == status
+    assert told in output
 
 
 @pytest.mark.parametrize("name", [PLAN, INTEGERS, "initial.safetensors"])
@@ -447,26 +462,17 @@ def test_noise_of_another_size_is_rejected(
 
 
 def test_the_command_accepts_and_rejects(
-    honest: dict[str, list[Path]],
-    script: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    honest: dict[str, list[Path]], command: Command, tmp_path: Path
 ) -> None:
-    for what in honest:
-        statement, folder, published = map(str, honest[what])
-        monkeypatch.setattr(sys, "argv", ["verify.py", statement, folder, published])
-        assert script.main() == 0
-        said = capsys.readouterr().out
-        assert "ACCEPTED" in said
-        assert "that a user's rows were clipped" in said
-    shutil.copytree(honest["run"][1], tmp_path / FOLDER)
-    fewer_integers(Path(), tmp_path / FOLDER, Path())
-    copy = shutil.copy(honest["run"][0], tmp_path)
-    with_digests(Path(copy), tmp_path / FOLDER)
-    monkeypatch.setattr(sys, "argv", ["verify.py", copy, str(tmp_path / FOLDER)])
-    assert script.main() == 1
-    assert "REJECTED: integers.bin does not hold 12 releases" in capsys.readouterr().out
+    for files in honest.values():
+        code, output = command(files)
+        assert code == 0
+        assert "ACCEPTED" in output
+        assert "that a user's rows were clipped" in output
+    statement, folder, _ = changed_copies(honest["run"], fewer_integers, tmp_path)
+    code, output = command([statement, folder])
+    assert code == 1
+    assert "REJECTED: integers.bin does not hold 12 releases" in output
 
 
 def test_it_imports_nothing_of_the_package() -> None:
