@@ -9,19 +9,22 @@ Writes docs/results/stream-answers.md, which says what each table is.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from released_moments import planned, released, shortened
+from scipy.optimize import brentq, minimize_scalar
 
 from fedmf.matrices.arrays import Array
-from fedmf.moments import METHODS, MomentMechanism, describe
+from fedmf.moments import METHODS, MomentMechanism, MomentMethod, describe
 from fedmf.streaming import StreamPlan, StreamState
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -38,6 +41,8 @@ CAPS = {"flights": 10, "ratings": 20, "baseball": 20}
 RUNS = 200
 #: For methods: rows, one a user, each released.
 ROWS = 1000
+#: Weights are sought up to this logarithm of a ratio, either way.
+LOG_RATIO = math.log(100)
 PAGE = """# Errors and intervals of streams of real rows
 
 `python simulations/moments/stream_answers.py`; data and their sources: `simulations/fetch_data.py`.
@@ -318,11 +323,7 @@ def methods() -> list[str]:
             plan = planned(n, d, 4.0, d**0.5, adjacency=adjacency)
             A = plan.workloads[0].materialize()
             C = plan.mechanism.first
-            users = plan.mechanism.users
             q = float(np.sum(np.linalg.solve(C.materialize().T, A[-1]) ** 2))
-            alone = METHODS["pp"].mechanism(
-                [C], plan.mechanism.participation, users, plan.noise_multiplier
-            )
 
             def error(
                 made: MomentMechanism, x: Array = x, C: Array = C.materialize(), q: float = q
@@ -342,27 +343,45 @@ def methods() -> list[str]:
 
             cells = [name, adjacency]
             for method in METHODS.values():
-                weights = [None] if method.weight is None else weight_grid(method.weight.below, d)
-                tried = []
-                for weight in weights:
-                    made = method.mechanism(
-                        [C], plan.mechanism.participation, users, plan.noise_multiplier, weight
-                    )
-                    tried.append((error(made), made.first_std))
-                best, std = min(tried)
-                near = min((e for e, s in tried if s <= 1.05 * alone.first_std), default=np.nan)
-                of_mean = (d * q) ** 0.5 * std
-                cells.append(f"{of_mean:.3f}, {best:.3f}, {near:.3f}")
+                best, near = of_least_error(method, plan, error)
+                of_mean = (d * q) ** 0.5 * best.first_std
+                cells.append(f"{of_mean:.3f}, {error(best):.3f}, {error(near):.3f}")
             lines.append(f"| {' | '.join(cells)} |")
             print(lines[-1], flush=True)
     return lines
 
 
-def weight_grid(below: float, d: int) -> list[float]:
-    """Shares where a weight is one, else multiples of 1/ζ² = 1/d."""
-    if below == 1:
-        return [*np.linspace(0.02, 0.98, 49).tolist(), 1 / 1.05**2]
-    return (np.geomspace(0.01, 100, 61) / d).tolist()
+def of_least_error(
+    method: MomentMethod, plan: StreamPlan, error: Callable[[MomentMechanism], float]
+) -> tuple[MomentMechanism, MomentMechanism]:
+    """The mechanism of least error over all weights, and over those with which the mean's error
+    is at most 1.05 times that of a mean alone.
+    """
+    common = (
+        [plan.mechanism.first],
+        plan.mechanism.participation,
+        plan.mechanism.users,
+        plan.noise_multiplier,
+    )
+    alone = METHODS["pp"].mechanism(*common)
+    if method.weight is None:
+        return alone, alone
+    is_share = method.weight.below == 1
+
+    def made(log_ratio: float) -> MomentMechanism:
+        """With so large a part of μ² for the second moment, over that for the first (zero-out)."""
+        ratio = math.exp(log_ratio)
+        weight = 1 / (1 + ratio) if is_share else ratio / plan.mechanism.users.norm_bound**2
+        return method.mechanism(*common, weight)
+
+    def least(most: float) -> MomentMechanism:
+        found: Any = minimize_scalar(
+            lambda x: error(made(x)), bounds=(-LOG_RATIO, most), method="bounded"
+        )
+        return made(found.x)
+
+    limit: Any = brentq(lambda x: made(x).first_std / alone.first_std - 1.05, -LOG_RATIO, LOG_RATIO)
+    return least(LOG_RATIO), least(limit)
 
 
 def main() -> None:
