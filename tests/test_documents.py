@@ -6,6 +6,8 @@ import ast
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -147,6 +149,21 @@ def docstring_of_test(name: str) -> str:
         if isinstance(node, ast.FunctionDef) and node.name == function:
             return ast.get_docstring(node) or ""
     return ""
+
+
+def test_the_site_builds_and_is_found_by_the_words_of_others(tmp_path: Path) -> None:
+    """Without any warning, such as a link that leads nowhere or a parameter that is not one."""
+    command = ("mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site"))
+    configuration = ("--config-file", str(DOCS / "site" / "mkdocs.yml"))
+    built = subprocess.run(
+        [sys.executable, "-m", *command, *configuration], capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    index = json.loads((tmp_path / "site" / "search" / "search_index.json").read_text())
+    for word in ("PCA", "covariance", "DP-SGD", "FedAvg", "budget", "GDPR"):
+        found = [each["location"] for each in index["docs"] if word in each["title"] + each["text"]]
+        guides = [page for page in found if "/" not in page]
+        assert guides, (word, found)
 
 
 def test_each_advisory_names_tests_that_name_it() -> None:
