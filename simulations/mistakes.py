@@ -1093,6 +1093,13 @@ MISTAKES: dict[str, list[Mistake]] = {
             "'u00' more than",
             "each user once",
         ),
+        Mistake(
+            "an unknown owner of the test part",
+            "data(test_owner='training_users')",
+            "test_owner",
+            "got 'training_users'",
+            "'training users'",
+        ),
         Mistake("no user list", "data(user_list=None)", "user_list", "got None", "from-data"),
         Mistake("one class", "data(classes=1)", "classes", "got 1", "at least 2"),
         Mistake(

@@ -56,6 +56,14 @@ _SAVED_INDEX: Final = re.compile(r"Unnamed: [0-9]+|__index_level_[0-9]+__|")
 #: The owner of a test part: nobody, if no user of the run ever owned its examples; people who are
 #: not users of the run; or the users of the run, whose test examples no noise covers.
 TestOwner = Literal["nobody", "held-out users", "training users"]
+#: The test part in the words of a statement, by its owner.
+TEST_PARTS: Final[dict[TestOwner, str]] = {
+    "training users": (
+        "rows of the training users themselves; without noise their evaluation is not private"
+    ),
+    "held-out users": "all rows of people who are not users of the run",
+    "nobody": "rows that belong to no user of the run",
+}
 
 
 class NumberedUsers(Sequence[str]):
@@ -153,14 +161,15 @@ class Dataset(ABC):
             classes: their number, or their names in order; None where labels are numbers of a
                 floating type, or tokens.
             test: features and labels of the test part, which must not be of private rows.
-            test_owner: the owner of the test part.
+            test_owner: the owner of the test part: "nobody", "held-out users" or "training users".
             vocabulary: integers among the features are below it, such as tokens, which labels may
                 be too, or categories; or a bound by name. Default: the largest of the test part,
                 plus one.
 
         Raises:
             ValueError: lengths that differ, no user list, labels that may be classes or numbers, no
-                example that can be used, or a public test part of which most cannot be used.
+                example that can be used, an unknown owner, or a public test part of which most
+                cannot be used.
 
         Guarantees: an example with a user who is not on the user list, a label that is none of the
         classes, an integer that is not below its bound, or numbers that are not finite, is left out
@@ -173,6 +182,7 @@ class Dataset(ABC):
         """
         if users is None:
             raise ValueError("users must be the user of each example; got None.")
+        _require_owner(test_owner)
         features = each(_tensor, x)
         _require_one_tensor(y)
         lengths = [len(part) for part in (*named(features).values(), y, users)]
@@ -392,7 +402,7 @@ class InMemoryDataset(Dataset):
         test_features: shape (tests, …), likewise.
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
-        test_owner: the owner of the test part.
+        test_owner: as for `Dataset`.
         vocabulary: number of tokens where features are tokens, or bounds of integers by name, else
             0.
         has_examples: whether users' examples are here; else they are on nodes, and all users own
@@ -426,6 +436,7 @@ class InMemoryDataset(Dataset):
                 f"owned (rows of users) must be one array for each of {len(self.user_ids)} user"
                 f" ids; got {len(self.owned)}. Dataset.from_arrays takes the user of each example."
             )
+        _require_owner(self.test_owner)
         object.__setattr__(self, "_index", _index_of_users(self.user_ids))
         object.__setattr__(self, "_partition", Partition.of(self.owned))
         _require_one_tensor(self.labels)
@@ -463,6 +474,12 @@ class InMemoryDataset(Dataset):
             test_features=each(lambda values: values.to(device), self.test_features),
             test_labels=self.test_labels.to(device),
         )
+
+
+def _require_owner(test_owner: object) -> None:
+    if test_owner not in TEST_PARTS:
+        names = ", ".join(map(repr, TEST_PARTS))
+        raise ValueError(f"test_owner must be one of {names}; got {test_owner!r}.")
 
 
 def _index_of_users(user_ids: Sequence[str]) -> Mapping[str, int]:

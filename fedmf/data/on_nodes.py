@@ -16,7 +16,6 @@ import torch
 
 from fedmf.data.cells import places, read_user_list
 from fedmf.data.dataset import InMemoryDataset, TestOwner
-from fedmf.data.dataset_options import PublicInput
 from fedmf.data.partitions import Partition, partition_by_owner
 from fedmf.data.schema import Category, Schema
 from fedmf.data.table import Table
@@ -133,15 +132,6 @@ class OnNodes(Table):
             test_labels=rows.labels[:0],
             classes=len(self.classes),
         )
-
-    def user_inputs(self) -> tuple[PublicInput, ...]:
-        *others, _ = super().user_inputs()
-        sizes = PublicInput(
-            "sizes of users",
-            "not known to the server",
-            "a user's size decides its own update only",
-        )
-        return (*others, sizes)
 
     @property
     def test_part(self) -> tuple[str, str]:

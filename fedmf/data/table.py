@@ -34,7 +34,14 @@ from fedmf.data.cells import (
     texts,
     types,
 )
-from fedmf.data.dataset import Dataset, InMemoryDataset, NumberedUsers, TestOwner, readable
+from fedmf.data.dataset import (
+    TEST_PARTS,
+    Dataset,
+    InMemoryDataset,
+    NumberedUsers,
+    TestOwner,
+    readable,
+)
 from fedmf.data.dataset_options import PublicInput, SpreadOptions, in_words
 from fedmf.data.partitions import Partition, hold_out, hold_out_of_each_user, partition_by_owner
 from fedmf.data.row_counts import RowCounts, check_public_tests, counted
@@ -50,13 +57,6 @@ _RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 _MOST_CLASSES: Final = 1_000_000
 #: Largest number of sequences of texts that are held out.
 _MOST_SEQUENCES: Final = 1_000
-_TEST_PARTS: Final[dict[TestOwner, str]] = {
-    "training users": (
-        "rows of the training users themselves; without noise their evaluation is not private"
-    ),
-    "held-out users": "all rows of people who are not users of the run",
-    "nobody": "rows that belong to no user of the run",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,24 +401,19 @@ class Table(SpreadOptions):
     @property
     def test_part(self) -> tuple[str, str]:
         if self.test_path:
-            return _TEST_PARTS[self.test_owner], f"public file {self.test_path}"
+            return TEST_PARTS[self.test_owner], f"public file {self.test_path}"
         drawn = "who is held out" if self.holds_out_users else "which rows are held out"
         base = "the user list" if self.user_list else "the number of rows"
         source = f"{drawn} depends on {base}, test_fraction and the public seed"
-        return _TEST_PARTS[self.test_owner], source
+        return TEST_PARTS[self.test_owner], source
 
     def user_inputs(self) -> tuple[PublicInput, ...]:
         if self.partition != "by-user":
             return super().user_inputs()
         checked = f"configuration, checked against {self.user_list}"
-        sizes = "number of rows of each, less those with a missing or unreadable cell"
-        counted = (
-            "counted in the rows; a user's size decides that user's own batches and update only"
-        )
         return (
             PublicInput("users", str(self.users), checked),
             PublicInput("user ids", "as on the user list, in its order", self.user_list),
-            PublicInput("sizes of users", sizes, counted),
         )
 
     @cached_property

@@ -34,6 +34,7 @@ from fedmf.version import SOFTWARE
 if TYPE_CHECKING:
     from fedmf.accounting.sampling import CohortLaw
     from fedmf.data import PublicInput
+    from fedmf.data.dataset import TestOwner
     from fedmf.optim import ServerOptimizer
     from fedmf.runs.run import Run
     from fedmf.training import Task, UserFailure
@@ -93,7 +94,7 @@ class RunHeader:
         plan: Plan,
         key: NoiseKey,
         arrays: tuple[tuple[str, tuple[int, ...]], ...],
-        test_owner: str = "nobody",
+        test_owner: TestOwner = "nobody",
         constants: Sequence[PublicInput] = (),
         tied: Mapping[str, str] = MappingProxyType({}),
         whole_model: str = "",
@@ -110,11 +111,20 @@ class RunHeader:
             tied: further names of these tensors.
             whole_model: fingerprint of the stored layout of the whole model.
         """
-        from fedmf.runs.tables.configuration import render_toml  # readers load no framework
+        from fedmf.data.dataset import TEST_PARTS  # readers load no framework
+        from fedmf.runs.tables.configuration import render_toml
 
         inputs = list[Mapping[str, str]]()
         for each in (*run.task_source.public_inputs(), *constants):
             inputs.append(dataclasses.asdict(each))
+        if all(each["name"] != "test part" for each in inputs):
+            inputs.append(
+                {
+                    "name": "test part",
+                    "value": TEST_PARTS[test_owner],
+                    "source": "declared by the task",
+                }
+            )
         if run.execution.node_keys:
             inputs.append(
                 {"name": "nodes of users", "value": ENROLLED, "source": "key execution.node-keys"}

@@ -129,7 +129,11 @@ class RunProgress:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _print_row(self, label: str, cells: Sequence[str]) -> None:
-        self._print("".join([label, *(f"{cell:>{_WIDTH}}" for cell in cells)]))
+        line = label
+        for name, cell in zip(self._columns, cells, strict=True):
+            width = max(_WIDTH, len(_words(name)) + 2)
+            line += f"{cell:>{width}}"
+        self._print(line)
 
     def __call__(self, record: RoundRecord) -> None:
         """Show a finished round."""

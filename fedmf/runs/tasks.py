@@ -62,10 +62,8 @@ class TaskSource(Protocol):
         return (
             PublicInput("users", str(self.users), source),
             PublicInput("user ids", "as in its data set", source),
-            PublicInput("sizes of users", "as in its data set", source),
             PublicInput("structure of an example", "shapes, types and bounds", source),
             PublicInput("initial parameters", "those of its model", "the model"),
-            PublicInput("test part", "as in its data set, which names its owner", source),
         )
 
     def build(self) -> Task:

@@ -57,8 +57,8 @@ _NO_EXPERT: Final = (
 )
 _CHECKS: Final = (
     "Ask the organization for the full public statement (made with the command `fedmf account"
-    " DIRECTORY --public statement.txt`). It lists"
-    " all conditions and limits in technical words, and must show the reference number above.",
+    " DIRECTORY --public statement.txt`). It lists all conditions and limits in technical words,"
+    " and must have the reference number above as its noise key.",
     "The organization can compute all figures again from its records (`fedmf account DIRECTORY`)."
     " The program refuses if a record was changed.",
     "Ask: Is each person listed once? Who can read the secret key and its copies? What else was"

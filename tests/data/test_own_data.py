@@ -329,6 +329,9 @@ def test_a_public_test_part_is_checked_aloud(caplog: pytest.LogCaptureFixture) -
     with pytest.raises(ValueError, match="at least half count; got 1 of 4"):
         tested([-1, 1, -1, -1])
     assert tested([-1, 1, -1, -1], test_owner="training users") == 1
+    for owner in ("training_users", "somebody", None):
+        with pytest.raises(ValueError, match=r"test_owner must be one of .*'training users'"):
+            tested([0, 1, 0, 1], test_owner=owner)
 
 
 def test_features_by_default_are_logged_and_no_saved_index(
