@@ -26,7 +26,10 @@ from fedmf.flower.compat import (
 )
 from fedmf.flower.grid import InProcessGrid
 
-_SHORTEST_PAUSE: Final = 0.05
+#: Seconds between two looks for replies, at least and at most, and as a share of the time waited.
+_SHORTEST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 1.0
+_SHARE_OF_WAIT: Final = 0.05
 #: Most objects of a reply; each is a call to the link. Flower cuts arrays into objects of 5 MiB.
 _MOST_OBJECTS: Final = 20_000
 
@@ -44,7 +47,8 @@ def pull_until(
     """Yield the first reply to each message as it arrives, until all are in or the time is up.
 
     Over a link, a reply that cannot be unpacked becomes an error reply of its node. Whatever a node
-    sends, the replies of the other nodes are yielded.
+    sends, the replies of the other nodes are yielded. A reply that arrives s seconds after the call
+    is seen at most max(0.02, s/20) seconds later, never more than a second.
 
     Args:
         grid: the grid to which the messages were pushed.
@@ -56,22 +60,18 @@ def pull_until(
     """
     pending = dict.fromkeys(message_ids)
     pull = pull_of(grid, most_bytes)
-    deadline = time.monotonic() + seconds
-    pause = _SHORTEST_PAUSE
+    begun = time.monotonic()
     while pending:
-        before = len(pending)
         for reply in pull(list(pending)):
             if reply.metadata.reply_to_message_id in pending:
                 del pending[reply.metadata.reply_to_message_id]
                 yield reply
-        if not pending or time.monotonic() >= deadline:
+        if not pending or time.monotonic() >= begun + seconds:
             return
         meanwhile()
-        if len(pending) < before:
-            pause = _SHORTEST_PAUSE
-        else:
-            pause = min(pause * 1.5, 1.0)
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        waited = time.monotonic() - begun
+        pause = min(max(_SHORTEST_PAUSE, _SHARE_OF_WAIT * waited), _LONGEST_PAUSE)
+        time.sleep(min(pause, max(0.0, seconds - waited)))
 
 
 def pull_of(grid: Grid, most_bytes: Callable[[str], int]) -> Pull:

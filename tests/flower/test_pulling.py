@@ -178,3 +178,22 @@ def test_a_reply_whose_objects_are_gone_did_not_arrive() -> None:
     replies = pulled(link)
     assert len(replies) == NODES
     assert [arrived(reply) for reply in replies.values()].count(False) == 1
+
+
+def test_a_reply_is_seen_within_a_twentieth_of_the_time_it_took(own_time) -> None:
+    message = asked()[0]
+    for seconds in np.geomspace(0.05, 90.0, 40).tolist():
+        begun = own_time.now
+        looks = []
+
+        def pull_messages(_, arrives=begun + seconds, looks=looks) -> list[Message]:
+            looks.append(own_time.now)
+            if own_time.now < arrives:
+                return []
+            return [answer(message)]
+
+        grid = SimpleNamespace(pull_messages=pull_messages)
+        assert len(list(pull_until(grid, ["m0"], 100.0))) == 1
+        late = own_time.now - begun - seconds
+        assert late <= min(max(0.02, seconds / 20), 1.0) + 1e-9
+        assert len(looks) < 200
