@@ -61,7 +61,7 @@ class Bag(Words):
 
 
 class Moving(nn.Module):
-    """Subtracts a moving mean of its inputs, a buffer: an example that is not finite stays in it."""
+    """Subtracts a moving mean, a buffer, in which an example that is not finite stays."""
 
     mean: Tensor
 
