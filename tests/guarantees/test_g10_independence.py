@@ -60,6 +60,33 @@ class Bag(Words):
         return self.head(self.embedding(tokens).repeat(1, 1, 2)[..., :7])
 
 
+class Moving(nn.Module):
+    """Subtracts a moving mean, a buffer, in which an example that is not finite stays."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, CLASSES)
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(dim=0)
+        return self.inner(x - self.mean)
+
+
+class Drawing(nn.Module):
+    """Draws from torch's generator, and drops half of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x + 0.1 * torch.randn(x.shape))
+
+
 def cnn(first: int, second: int, groups: int = 1) -> nn.Sequential:
     return nn.Sequential(
         *(nn.Conv2d(1, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
@@ -93,6 +120,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "LSTM": Words,
     "word vectors": Bag,
 }
+#: Modules that keep or draw something, which users are trained with one after another alone.
+LOOPED: dict[str, Callable[[], nn.Module]] = {"moving mean": Moving, "random draws": Drawing}
 
 
 def task_of(model: str) -> tuple[fedmf.Task, list[str]]:
@@ -133,11 +162,8 @@ def task_of(model: str) -> tuple[fedmf.Task, list[str]]:
         classes=0 if words else CLASSES,
         vocabulary=VOCABULARY if words else 0,
     )
-    made = (
-        next_token(dataset, MODELS[model](), VOCABULARY)
-        if words
-        else classification(dataset, MODELS[model]())
-    )
+    module = {**MODELS, **LOOPED}[model]()
+    made = next_token(dataset, module, VOCABULARY) if words else classification(dataset, module)
     return made, list(kinds)
 
 
@@ -173,6 +199,12 @@ def check(model: str, engine: Any) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_integers_do_not_depend_on_others(model: str, engine: str) -> None:
     check(model, engine)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", LOOPED)
+def test_nothing_that_a_module_keeps_or_draws_reaches_another_user(model: str) -> None:
+    check(model, "loop")
 
 
 #: Modules in which no engine looks, their inputs, and batch sizes: matrices at odd places of a

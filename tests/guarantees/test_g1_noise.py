@@ -1,5 +1,5 @@
-"""G1: what is released minus what would be without noise has covariance σ²C⁻¹C⁻ᵀ; σ × 1.1 is
-rejected.
+"""G1: what is released minus what would be without noise has covariance σ²C⁻¹C⁻ᵀ, and moments
+share no noise; σ × 1.1 is rejected.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import fedmf
 from fedmf.flower import CorrelatedNoise, InProcessGrid
+from fedmf.ledger.released_integers import FOLDER, INTEGERS
 from fedmf.noise.noise_stream import NoiseStream
 from guarantees.small import (
     CLIP,
@@ -91,21 +93,51 @@ def check_wrapper(folder: Path) -> None:
     assert covariance_fits(noise, *stated(folder / "app"))
 
 
+def moments_fit(first: np.ndarray, second: np.ndarray, said: dict[str, Any]) -> bool:
+    """Whether the noise of two moments is as stated, and that of neither tells of the other."""
+    white = [
+        bisr(len(noise), part["params"]["bands"]) @ noise / part["noise_std"]
+        for noise, part in ((first, said), (second, said["second_moment"]))
+    ]
+    both = np.concatenate(white)
+    return covariance_fits(both, np.eye(len(both)), 1.0)
+
+
+def check_pair(folder: Path) -> None:
+    """Users bring zeros, so that the integers of both moments are noise."""
+    run = run_of(
+        np.zeros((USERS, DIMENSION)),
+        server=fedmf.JmeAdam(blocks="coordinate"),
+        execution=fedmf.Execution(keep_releases=True),
+    )
+    fedmf.simulate(run, folder / "run")
+    said = json.loads((folder / "run" / "statement.json").read_text())
+    integers = np.fromfile(folder / "run" / FOLDER / INTEGERS, "<i8").reshape(ROUNDS, -1)
+    first, second = np.split(integers, [DIMENSION], axis=1)
+    units = [CLIP ** (i + 1) * 2.0**-bits for i, bits in enumerate(said["unit_bits"])]
+    assert moments_fit(first * units[0], second * units[1], said)
+
+
 def check_stream(folder: Path) -> None:
+    """Of one row a user: its sums and sums of squares."""
     x = np.random.default_rng(1).standard_normal((STEPS, DIMENSION))
     x /= 2 * np.linalg.norm(x, axis=1, keepdims=True)
-    with stream(folder / "stream", STEPS, dimension=DIMENSION) as opened:
-        sums = np.stack([np.asarray(opened.push(row, user=f"u{i}").sum) for i, row in enumerate(x)])
+    with stream(folder / "stream", STEPS, dimension=DIMENSION, second_moment="diagonal") as opened:
+        released = [opened.push(row, user=f"u{i}") for i, row in enumerate(x)]
     said = json.loads((folder / "stream" / "statement.json").read_text())
-    noise = np.diff(sums - np.cumsum(x, axis=0), axis=0, prepend=0.0)
-    # Of one row a user: σ times the joint sensitivity of sums and weighted energies is what the
-    # sums get.
-    C = bisr(STEPS, said["params"].get("bands", STEPS))
-    assert covariance_fits(noise, C, said["noise_multiplier"] * said["sensitivity"])
+    noises = [
+        np.diff(np.stack(sums) - np.cumsum(exact, axis=0), axis=0, prepend=0.0)
+        for sums, exact in (
+            ([release.sum for release in released], x),
+            ([release.sum_of_squares for release in released], x**2),
+        )
+    ]
+    assert moments_fit(*noises, said)
 
 
 CHECKS: dict[str, Callable[[Path], None]] = {
     "run": check_run,
+    "pair of moments": check_pair,
     "wrapped app": check_wrapper,
     "stream": check_stream,
 }

@@ -1,5 +1,5 @@
-"""G3: nobody takes part more than k times or within b rounds: every pattern for n <= 8, random
-histories.
+"""G3: nobody takes part more than k times, within b rounds or twice in one: every pattern for
+n <= 8, random histories.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ def check_every_pattern(folder: Path, n: int, k: int, b: int) -> None:
             if refused is not None:
                 with pytest.raises(ParticipationViolation):
                     ledger.commit_round(t, [*admitted, refused])
+            if admitted:
+                with pytest.raises(ParticipationViolation):
+                    ledger.commit_round(t, [*admitted, admitted[0]])
             ledger.commit_round(t, admitted)
             for user in admitted:
                 got[asking[user]].append(t)

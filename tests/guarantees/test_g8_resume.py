@@ -5,6 +5,7 @@ secret.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,14 +29,16 @@ from guarantees.small import (
 STOPS = (3, 4, 8, ROUNDS)
 
 
-def brought(path: Path, stops: tuple[int, ...], rows: np.ndarray, seed: int | None) -> np.ndarray:
+def brought(
+    path: Path, stops: tuple[int, ...], rows: np.ndarray, seed: int | None, **changes: Any
+) -> np.ndarray:
     """θ_0 … θ_n of an aggregator, a process for every stop; what a process finds is what was shown
     last.
     """
     models: list[np.ndarray] = []
     for stop in stops:
-        opened = aggregator(path, noise_seed=seed).begin({"w": np.zeros(rows.shape[1], np.float32)})
-        with opened:
+        model = {"w": np.zeros(rows.shape[1], np.float32)}
+        with aggregator(path, noise_seed=seed, **changes).begin(model) as opened:
             found = opened.model["w"].astype(np.float64)
             assert not models or np.array_equal(found, models[-1])
             models = models or [found]
@@ -52,6 +55,17 @@ def check_public_run(folder: Path) -> None:
     assert np.array_equal(brought(folder / "stopped", STOPS, rows, seed=7), whole)
     models = released_models(run_of(-rows), folder / "trained")
     assert np.abs(models - whole).max() < 1e-5  # the same run, trained by clients
+
+
+def check_memory(folder: Path) -> None:
+    """Of the server's rule, and of the clip norm that follows a quantile."""
+    changes = {
+        "server_optimizer": fedmf.Sgd(learning_rate=0.5, momentum=0.9),
+        "clipping": fedmf.QuantileClipping(rounds_per_update=1, learning_rate=0.8),
+    }
+    rows = random_rows(9)
+    whole = brought(folder / "whole", (ROUNDS,), rows, seed=7, **changes)
+    assert np.array_equal(brought(folder / "stopped", STOPS, rows, seed=7, **changes), whole)
 
 
 def check_public_stream(folder: Path) -> None:
@@ -84,6 +98,7 @@ def check_secret_run(folder: Path) -> None:
 
 CHECKS = {
     "public run": check_public_run,
+    "memory": check_memory,
     "public stream": check_public_stream,
     "secret": check_secret_run,
 }

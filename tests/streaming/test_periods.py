@@ -255,6 +255,17 @@ def test_times_and_values_of_a_user_move_that_user_alone(tmp_path: Path) -> None
         assert 0 < np.count_nonzero(lengths) <= 2  # k periods
 
 
+def test_the_integers_that_leave_have_the_noise_of_the_output(tmp_path: Path) -> None:
+    """Sums of a prefix workload are running sums of the integers, which would not be kept before
+    their noise.
+    """
+    said = released(tmp_path, table(), keep_releases=True, workloads=("prefix",))
+    unit = said["clip_norm"] * 2.0 ** -said["unit_bits"][0]
+    sums = unit * np.cumsum(integers(tmp_path)[:, :3], axis=0)
+    found = [line["sum"] for line in releases(tmp_path / "out.jsonl")]
+    np.testing.assert_allclose(found, sums, rtol=1e-12)
+
+
 def test_a_user_within_a_period_is_one_mean(tmp_path: Path) -> None:
     """Sums of a prefix workload with hardly any noise, by hand."""
     rows = table()

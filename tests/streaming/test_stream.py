@@ -441,6 +441,7 @@ def test_a_release_that_failed_ends_the_process_and_the_next_continues(
         for _ in range(2):
             with pytest.raises(LedgerError, match=r"No space left.*releases nothing more"):
                 run.take(reader.read(7))  # type: ignore[arg-type]
+    assert len(releases(tmp_path / "out.jsonl")) == run.position.records > 0
     monkeypatch.undo()
     run_once(tmp_path, settings, source)
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "plain/out.jsonl").read_bytes()
