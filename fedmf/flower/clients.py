@@ -134,7 +134,9 @@ class GridClients(Clients):
         if self.server.t == 0:
             least = self.min_users
         try:
-            self.nodes.gather(self.grid, self._timeout, self.waiting.handshake_timeout, least)
+            self.nodes.gather(
+                self.grid, self.waiting.connection_timeout, self.waiting.handshake_timeout, least
+            )
         except RuntimeError:  # too few users are served
             self._note_unserved()
             raise
@@ -169,7 +171,7 @@ class GridClients(Clients):
         return [user in served for user in ids.values()]
 
     def is_awaited(self, round_index: int, cohort: int) -> bool:
-        """Wait for connected users of a round, in all at most the time for its replies.
+        """Wait for connected users of a round, in all at most `connection_timeout`.
 
         A place that no user may take, whoever is connected, is not waited for.
         """
@@ -185,23 +187,24 @@ class GridClients(Clients):
             self._awaited_since = now
             self._is_wait_reported = False
         waited = now - self._awaited_since
-        if waited < self._timeout:
+        limit = self.waiting.connection_timeout
+        if waited < limit:
             if waited >= _FIRST_REPORT and not self._is_wait_reported:
                 self._is_wait_reported = True
                 _log.warning(
-                    "round %d: waiting at most %g s (round_timeout) for %d users who may take part:"
-                    " %s.",
+                    "round %d: waiting at most %g s (connection_timeout) for %d users who may take"
+                    " part: %s.",
                     round_index + 1,
-                    self._timeout,
+                    limit,
                     required,
                     self._connected_in_words(round_index),
                 )
-            time.sleep(min(_BETWEEN_LOOKS, self._timeout - waited))
+            time.sleep(min(_BETWEEN_LOOKS, limit - waited))
             return True
         if cohort == 0:
             raise RuntimeError(
                 f"round {round_index + 1}: no user whom min_separation and max_participations admit"
-                f" was connected within {self._timeout:g} s (round_timeout):"
+                f" was connected within {limit:g} s (connection_timeout):"
                 f" {self._connected_in_words(round_index)}. The run stops before the round spends"
                 " anything. Other users must connect, since those of later rounds wait for this one"
                 " to be released; the same command continues the run."
@@ -209,11 +212,11 @@ class GridClients(Clients):
         if not self._is_repeated:
             _log.warning(
                 "round %d: only %d users who may take part, for %d places, were connected within"
-                " %g s (round_timeout); it continues with them and spends epsilon as always.",
+                " %g s (connection_timeout); it continues with them and spends epsilon as always.",
                 round_index + 1,
                 cohort,
                 places,
-                self._timeout,
+                limit,
             )
         return False
 
@@ -290,14 +293,15 @@ class GridClients(Clients):
             time.sleep(min(self._seconds_to_wait, PAUSES[attempt]))
             return True
         if replies < required:
+            attempts = "1 attempt" if self._attempts == 1 else f"{self._attempts} attempts"
             remedy = ""
             if not self._in_connected_cohorts:
                 remedy = " If nodes are offline, stop the run and resume it when they are back."
             _log.warning(
-                "round %d: too few replies arrived in %d attempts; the missing ones count as zero,"
+                "round %d: too few replies arrived in %s; the missing ones count as zero,"
                 " and the round spends epsilon as always.%s %s (secret) names the users.",
                 round_index + 1,
-                self._attempts,
+                attempts,
                 remedy,
                 self.session.directory.path / OPERATOR,
             )

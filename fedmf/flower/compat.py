@@ -119,9 +119,17 @@ def client_error(error: BaseException, request: Message) -> Message:
     return error_reply(reason, request)
 
 
-def error_reply(reason: str, request: Message) -> Message:
-    """Return the error reply of a client app for a reason."""
-    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=request)
+def error_reply(
+    reason: str, request: Message, code: int = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+) -> Message:
+    """Return the error reply of a client app, or of Flower's link by its code, for a reason."""
+    return Message(Error(code, reason), reply_to=request)
+
+
+def node_gone(request: Message) -> Message:
+    """Return the error reply that Flower's link gives for a node that is not connected any more."""
+    reason = "the node is not connected"
+    return error_reply(reason, request, ErrorCode.NODE_UNAVAILABLE)
 
 
 def arrived(reply: Message) -> bool:

@@ -26,6 +26,7 @@ from fedmf.flower.compat import (
     claim_task_identity,
     client_error,
     empty_run,
+    node_gone,
     set_message_id,
 )
 
@@ -43,6 +44,9 @@ class InProcessGrid(Grid):
     pulled, one by one, so that only one is in memory at a time. A client that raises gives an error
     reply, as in Flower, and its changes to the context are lost. Nothing of its error, and no
     warning of its code, is shown or logged: a private run writes it to ``failures.jsonl``.
+
+    To simulate nodes that come and go, override `get_node_ids`: a node that it does not return is
+    not connected, and if that happens after it was asked, Flower's error reply is given for it.
 
     Args:
         client: the app to run.
@@ -133,11 +137,18 @@ class InProcessGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
         """Yield the replies one by one; each is computed when the iterator reaches it."""
+        connected = set(self.get_node_ids())
         for message_id in message_ids:
             posted = self._posted.get(self._node_of.pop(message_id, 0), {})
             while message_id in posted:  # a node answers earlier messages first
                 first = next(iter(posted))
-                self._answered[first] = self._answer(posted.pop(first))
+                request = posted.pop(first)
+                if request.metadata.dst_node_id in connected:
+                    reply = self._answer(request)
+                else:
+                    reply = node_gone(request)
+                set_message_id(reply, f"reply-{next(self._ids)}")
+                self._answered[first] = reply
             if message_id in self._answered:
                 yield self._answered.pop(message_id)
 
@@ -167,7 +178,6 @@ class InProcessGrid(Grid):
             raise
         except BaseException as error:  # a client's failure must never stop the server
             reply = client_error(error, envelope)
-        set_message_id(reply, f"reply-{next(self._ids)}")
         return reply
 
 

@@ -157,11 +157,13 @@ class ServedUsers(ABC):
                 deadline = limit
             time.sleep(min(_PAUSE, max(0.0, deadline - waited)))
         if not self._serve(least):
+            remedy = "Start their nodes"
+            if least > 1:
+                remedy += ", or set min_users of Execution (key execution.min-users)"
             raise RuntimeError(
-                f"served users must be at least {least} (min_users) before the first round; after"
-                f" {timeout:g} s of waiting, {self._status(grid)}. Not served:"
-                f" {first_names(self.unserved())}. Start their nodes, or set min_users of Execution"
-                " (key execution.min-users)."
+                f"served users must be at least {least} before training; after {timeout:g} s"
+                f" (connection_timeout), {self._status(grid)}. Not served:"
+                f" {first_names(self.unserved())}. {remedy}."
             )
 
     def _serve(self, least: int) -> bool:

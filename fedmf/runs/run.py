@@ -55,8 +55,8 @@ class Execution(Value):
 
     Rounds with ``aggregate`` messages wait for all slices, so that one user's slow training cannot
     remove others from the sum: only rounds with a row per user end at ``round_timeout``.
-    Before any node serves a user, ``round_timeout`` applies to nodes, then ``handshake_timeout``;
-    later answers are accepted during training.
+    Before the first round ``connection_timeout`` applies until ``min_users`` are served, then
+    ``handshake_timeout`` for the others; later answers are accepted during training.
 
     Raises:
         ValueError: a value out of its range.
@@ -66,7 +66,14 @@ class Execution(Value):
     #: Fields in which two processes of one run may differ: its place, and for whom and how long it
     #: waits.
     MAY_CHANGE: ClassVar[frozenset[str]] = frozenset(
-        {"output_dir", "min_users", "min_reply_share", "round_timeout", "handshake_timeout"}
+        {
+            "output_dir",
+            "min_users",
+            "min_reply_share",
+            "round_timeout",
+            "connection_timeout",
+            "handshake_timeout",
+        }
     )
 
     messages: Annotated[
@@ -79,7 +86,20 @@ class Execution(Value):
     workers: Annotated[int, Field("slices of a cohort in a simulation, or Ray actors", ge=1)] = 1
     worker_gpus: Annotated[float, Field("number of GPUs for each Ray actor", ge=0)] = 0.0
     round_timeout: Annotated[
-        float, Field("seconds to wait for the replies of a round; not with aggregate", gt=0)
+        float,
+        Field(
+            "seconds to wait for the replies of a round, and as long again for those requested"
+            " again; not with aggregate",
+            gt=0,
+        ),
+    ] = 600.0
+    connection_timeout: Annotated[
+        float,
+        Field(
+            "seconds to wait until min-users are served before the first round, and until enough"
+            " connected users may take part before each round of available cohorts",
+            gt=0,
+        ),
     ] = 600.0
     handshake_timeout: Annotated[
         float, Field("seconds to wait before the first round until nodes report their users", gt=0)

@@ -85,7 +85,7 @@ def trained(
         path,
         users=ClientReportedIdentity(SILOS),
         cohorts=CyclicCohorts(rounds=ROUNDS, users_per_round=len(SILOS)),
-        execution=Execution(round_timeout=TIMEOUT, **execution),
+        execution=Execution(round_timeout=TIMEOUT, connection_timeout=TIMEOUT, **execution),
     )
     try:
         result = strategy.start(grid, model(), train_config=rate)
@@ -105,9 +105,7 @@ def test_a_small_population_is_waited_for_before_anything_is_spent(
 ) -> None:
     caplog.set_level(logging.INFO)
     path = tmp_path / "run"
-    with pytest.raises(
-        RuntimeError, match=r"at least 3 \(min_users\).* Not served: 'west'\. Start"
-    ):
+    with pytest.raises(RuntimeError, match=r"at least 3 before training.* Not served: 'west'\. S"):
         trained(Lossy(SILOS[:2], {}), path, handshake_timeout=2.0)
     assert own_time.now == pytest.approx(TIMEOUT)
     assert "waiting for users whom no node serves: 'west'." in caplog.text
@@ -224,14 +222,14 @@ def test_devices_are_waited_for_and_without_any_the_run_stops(
             execution=Execution(**execution),
         )
 
-    first = devices(round_timeout=TIMEOUT)
+    first = devices(connection_timeout=TIMEOUT)
     with pytest.raises(RuntimeError, match=r"round 2: no user .* within 10 s"):
         first.start(grid, model(), on_round=leave)
     first.close()
     assert own_time.now == pytest.approx(TIMEOUT)
     assert operator_facts(tmp_path / "run")["arrivals"] == [3]
     grid.connected = 1
-    second = devices(round_timeout=0.5 * TIMEOUT, min_reply_share=0.6)
+    second = devices(connection_timeout=0.5 * TIMEOUT, min_reply_share=0.6)
     second.start(grid, model(), num_rounds=2)
     assert own_time.now == pytest.approx(2 * TIMEOUT)  # before the first round, and in the second
     assert "round 2: only 1 users who may take part, for 3 places" in caplog.text
@@ -241,3 +239,28 @@ def test_devices_are_waited_for_and_without_any_the_run_stops(
     assert caplog.text.count("places") == 1
     assert operator_facts(tmp_path / "run")["arrivals"] == [3, 1, 2]
     second.close()
+
+
+def test_a_node_that_leaves_after_it_was_asked_is_not_waited_for(
+    tmp_path: Path, own_time: Any
+) -> None:
+    class Leaving(Devices):
+        def push_messages(self, messages: Iterable[Message]) -> list[str]:
+            sent = list(messages)
+            if any(message.content.array_records for message in sent):  # a round
+                self.connected = 2
+            return super().push_messages(sent)
+
+    app = adding(lambda user, _: update_of(user), mods=[user_id_mod()])
+    strategy = private(
+        FedAvg(),
+        tmp_path / "run",
+        users=ClientReportedIdentity(SILOS),
+        cohorts=AvailableCohorts(ROUNDS, users_per_round=3, min_separation=1),
+        execution=Execution(round_timeout=TIMEOUT, min_reply_share=0.5),
+    )
+    strategy.start(Leaving(app, node_configs=[{"user-id": silo} for silo in SILOS]), model())
+    strategy.close()
+    assert own_time.now == 0
+    facts = operator_facts(tmp_path / "run")
+    assert (facts["arrivals"], facts["absent"]) == ([2, 2, 2], {"1": ["west"]})

@@ -139,13 +139,13 @@ def test_only_connected_users_are_drawn_and_nobody_stops_the_run(
     run = waiting(available_run(min_separation=1, max_participations=9), min_users=1)
     path = tmp_path / "run"
     with pytest.raises(RuntimeError, match=r"round 4: no user .* within 0\.1 s .* spends anything"):
-        carried_out(path, waiting(run, round_timeout=0.1), there)
+        carried_out(path, waiting(run, connection_timeout=0.1), there)
     assert joined(path) == {"u005": [0, 1, 2]}
     assert "23 of 24 users are not served" in caplog.text
     assert "They take part from the round in which their nodes connect." in caplog.text
     assert "zeros" not in caplog.text
     # Both times, and the number of users to wait for, may change: they change no bit.
-    run = waiting(run, round_timeout=0.2, handshake_timeout=0.3, min_reply_share=1.0)
+    run = waiting(run, connection_timeout=0.2, handshake_timeout=0.3, min_reply_share=1.0)
     caplog.clear()
     reports = carried_on(path, run, lambda user, t: user % 2 == 0 and (t != 5 or user == 2))
     assert [(each.cohort_size, each.present) for each in reports] == [
