@@ -130,11 +130,13 @@ def _check_users(users: Path | None, run_dirs: list[Path]) -> None:
 
 def _show_public(statement: PrivacyStatement, public: list[Path], run_dirs: list[Path]) -> None:
     """Print the most important lines of the public part of a statement."""
-    heading = "May be published:"
+    heading = "May be published"
+    if statement["epsilon"] is None:
+        heading = "Do not publish what this run released about real people"
     if public:
-        heading = f"May be published (written to {', '.join(map(str, public))}):"
+        heading += f" (written to {', '.join(map(str, public))})"
     command = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
-    typer.echo(heading)
+    typer.echo(f"{heading}:")
     typer.echo(statement.public().render_text(False, command), nl=False)
 
 
