@@ -12,7 +12,10 @@ EXIT_CODES: Final = {
     0: "success",
     1: "another error, such as no client that answers",
     2: "usage, configuration or input",
-    3: "refused for privacy: record damaged, older than one seen before, or budget used up",
+    3: (
+        "refused for privacy: record damaged, older than one seen before, budget used up, or a run"
+        " without noise in a composition"
+    ),
     74: "storage: disk full, failing or not writable, or the output was closed by its reader",
     75: "busy: another process has it open",
     130: "interrupted by SIGINT",
