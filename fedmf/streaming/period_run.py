@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 import torch
@@ -84,6 +84,19 @@ class PeriodRun(StreamRun):
         calendar = self.plan.settings.calendar
         assert calendar is not None
         return calendar
+
+    def feed(self, *_: object, **__: object) -> NoReturn:
+        """Reject rows, the order of which would close periods.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "a stream of periods must be fed by collect, which holds the rows of an input, and"
+            " close_until, which releases the periods that have ended; got feed or take."
+        )
+
+    take = feed
 
     def counts(self) -> dict[str, int]:
         """Counts of the rows of this process that only the operator may see."""

@@ -269,6 +269,22 @@ def test_a_user_within_a_period_is_one_mean(tmp_path: Path) -> None:
         assert line["users_per_release"] == pytest.approx(len(until) / (week + 1), abs=1e-2)
 
 
+def test_rows_are_not_taken_as_periods(tmp_path: Path) -> None:
+    """`feed` and `take` are those of a stream of rows: they would release each row as a period."""
+    rows = tmp_path / "rows.csv"
+    table().to_csv(rows, index=False)
+    opened = open_periods(tmp_path / "state", Settings(**WEEKLY), rows, tmp_path / "out.jsonl")
+    with opened as (stream, reader):
+        with pytest.raises(ValueError, match="must be fed by collect, .* and close_until"):
+            stream.feed(reader)
+        block = reader.read(40)
+        assert block is not None
+        with pytest.raises(ValueError, match="must be fed by collect, .* and close_until"):
+            stream.take(block)
+        assert stream.position.step == 0
+        assert (tmp_path / "out.jsonl").read_bytes() == b""
+
+
 def test_row_level_counts_every_row(tmp_path: Path) -> None:
     loud = {"epsilon": 1e9, "user_column": None, "max_participations": 1, "workloads": ("prefix",)}
     released(tmp_path, table(), **loud)
