@@ -162,14 +162,12 @@ def costs_of(state: StreamState) -> PrivacyCost:
             "clip_norm": mechanism.users.norm_bound,
             "noise_multiplier": sigma,
             "noise_std": mechanism.first_std,
-            "sensitivity": plan.sensitivity.value,
+            "sensitivity": plan.sensitivity.value / mechanism.users.norm_bound,
             "sensitivity_kind": plan.sensitivity.kind,
             "sensitivity_case": plan.sensitivity.case,
             "unit_bits": list(mechanism.rounding.bits),
             "released_files": state.ledger.about.get(DIGESTS),
-            "rounding": (
-                plan.rows_of_user * mechanism.rounding.movement * mechanism.users.norm_bound
-            ),
+            "rounding": plan.rows_of_user * mechanism.rounding.movement,
             "failure": mechanism.rounding.failure,
             "delta": settings.delta,
             "epsilon": epsilon,
