@@ -165,9 +165,8 @@ def test_a_statement_has_its_sensitivity_in_clip_norms(
     rows = write_rows(tmp_path / "rows.csv", sample(), [f"u{i % 9}" for i in range(N)])
     stated = []
     for clip_norm in (0.5, 4.0):
-        settings = Settings(
-            **{**BUDGET, **more, "clip_norm": clip_norm, "user_column": "user"}, mechanisms=("bisr",)
-        )
+        changes = {**more, "clip_norm": clip_norm, "user_column": "user"}
+        settings = Settings(**{**BUDGET, **changes}, mechanisms=("bisr",))
         folder = tmp_path / str(clip_norm)
         folder.mkdir()
         run_once(folder, settings, rows)
