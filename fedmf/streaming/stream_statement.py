@@ -254,7 +254,9 @@ def _public_inputs(plan: StreamPlan) -> list[dict[str, str]]:
         source = f"declared: schema {settings.schema.digest}"
         inputs.append({"name": "normalization", "value": _normalization(plan), "source": source})
     if settings.schema is not None or settings.count_weight:
-        value = f"{settings.clip_norm:.6g} for the columns of a row, after normalization"
+        value = f"{settings.clip_norm:.6g} for the columns of a row"
+        if settings.schema is not None:
+            value += ", after normalization"
         inputs.append({"name": "clip norm", "value": value, "source": "declared"})
     for name, column in settings.labels.items():
         value = f"column {column!r}, {_PUBLISHED}"
