@@ -247,7 +247,7 @@ def _periods(plan: StreamPlan) -> dict[str, str] | None:
 
 
 def _public_inputs(plan: StreamPlan) -> list[dict[str, str]]:
-    """What was declared about the columns, and ζ without the coordinate that counts rows."""
+    """Return the facts that were declared, and ζ without the coordinate that counts rows."""
     settings = plan.settings
     inputs = []
     if settings.schema is not None:
