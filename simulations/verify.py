@@ -199,7 +199,7 @@ def check_privacy(said: dict, plan: dict, matrices: list) -> None:
     else:
         require(all(p["strategy"] == parts[0]["strategy"] for p in parts), "parts differ in C")
         mu = factor * math.sqrt(square) * math.hypot(*ratios)
-    if len(parts) == 1 or said.get("method", "independent") != "independent":
+    if stream or len(parts) == 1:
         sensitivity = rows * math.sqrt(square)
         same = math.isclose(sensitivity, said["sensitivity"], rel_tol=1e-9)
         told = exact and said["sensitivity_kind"] == "exact"

@@ -157,7 +157,9 @@ def test_output_does_not_depend_on_what_comes_together(
     assert statement["epsilon"] == pytest.approx(8.0, rel=1e-9)
 
 
-@pytest.mark.parametrize("more", [{}, {"release_every": 10, "max_participations": 3}])
+@pytest.mark.parametrize(
+    "more", [{}, {"release_every": 10, "max_participations": 3}, {"method": "independent"}]
+)
 def test_a_statement_has_its_sensitivity_in_clip_norms(
     tmp_path: Path, more: dict[str, Any]
 ) -> None:
