@@ -199,9 +199,11 @@ def check_privacy(said: dict, plan: dict, matrices: list) -> None:
     else:
         require(all(p["strategy"] == parts[0]["strategy"] for p in parts), "parts differ in C")
         mu = factor * math.sqrt(square) * math.hypot(*ratios)
-        same = math.isclose(math.sqrt(square), said["sensitivity"], rel_tol=1e-9)
-        told = exact and said["sensitivity_kind"] == "exact" and not stream
-        require(same or not told, f"the sensitivity of this C is {math.sqrt(square)}")
+    if stream or len(parts) == 1:
+        sensitivity = rows * math.sqrt(square)
+        same = math.isclose(sensitivity, said["sensitivity"], rel_tol=1e-9)
+        told = exact and said["sensitivity_kind"] == "exact"
+        require(same or not told, f"the sensitivity of this C is {sensitivity}")
     mu = rows * (mu + math.hypot(*moved))
     failure = (2 + n) * n * sum(part["size"] for part in parts) * 3e-87
     epsilon = epsilon_of(mu, said["delta"] - failure)

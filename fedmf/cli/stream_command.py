@@ -96,7 +96,10 @@ def stream(
     ),
     start: str | None = option(None, "TIME", "Beginning of the first period, such as 2026-01-05."),
     until: str | None = option(
-        None, "TIME", "Release the periods that ended by then. Default: now, by the clock."
+        None,
+        "TIME",
+        "Release all periods that ended by then, and spend ε on them for good. Default: now, so a"
+        " first run on old data releases many at once.",
     ),
     users_per_period: int | None = option(
         None,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedmf.data.row_counts import names_in_words
 from fedmf.data.table_reader import InputError
+from fedmf.streaming.input_counts import times_in_words
 from fedmf.streaming.private_release import (
     TYPICAL_USERS,
     PrivateRelease,
@@ -220,7 +221,12 @@ def _too_noisy(plan: StreamPlan, release: PrivateRelease) -> str:
     error = release.valid_share_standard_error
     few_valid = share is not None and error is not None and share + 2 * error < 0.05
     zeros = bool((release.mean_low * release.mean_high <= 0).all())
-    if few_valid or (zeros and plan.settings.schema is None):
+    if plan.settings.calendar is not None and release.too_few:
+        warning += (
+            f" Or few rows are in a period: {times_in_words(plan.settings)} operator.json in"
+            " --state-dir counts the others."
+        )
+    elif few_valid or (zeros and plan.settings.schema is None):
         warning += _EMPTY
     return warning
 
@@ -231,8 +237,11 @@ def _periods_released(plan: StreamPlan, position: Position) -> str:
         return ""
     line = f"{position.step:,} of {_periods(plan)} are released."
     if position.step == plan.rounds:
-        line += " Further rows are in no release."
-    return line
+        return f"{line} Further rows are in no release."
+    return (
+        f"{line} Rows of later periods are not stored, so pass them again (operator.json counts"
+        " them as waiting)."
+    )
 
 
 def _rows_left_out(plan: StreamPlan, position: Position) -> list[str]:

@@ -361,9 +361,8 @@ def _ime(
     s_1, s_2 = (sensitivity_of(C, participation) for C in (first, second))
     tau_1 = s_1.value * reach[0] * sigma / math.sqrt(share)
     tau_2 = s_2.value * reach[1] * sigma / math.sqrt(1 - share)
-    exact = s_1.kind == s_2.kind == "exact"
-    kind = "exact" if exact else "upper_bound"
-    return tau_1, tau_2, Sensitivity(s_1.value * reach[0], kind, "each moment on its own")
+    # √(S₁² + (τ₁/τ₂)²·S₂²) of both together; one user need not attain both.
+    return tau_1, tau_2, Sensitivity(tau_1 / sigma, "upper_bound", "each moment on its own")
 
 
 def _split_multiplier(made: MomentMechanism, participation: Participation) -> float:

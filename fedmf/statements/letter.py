@@ -29,6 +29,7 @@ _PLAIN_NAMES: Final = {
     "shape of an example": "the form of an entry",
     "structure of an example": "the form of an entry",
     "normalization": "how numbers were scaled",
+    "clip norm": "how much a single entry can count",
     "vocabulary": "the list of words",
     "partition": "how entries were assigned to people",
     "test part": "the separate data on which the model was tested",

@@ -47,11 +47,24 @@ def lines_for_operator(run: StreamRun, reader: Reader) -> Iterator[str]:
         yield f"  {name}: {count:,}"
     if settings.calendar is not None:
         yield f"  rows in no period, or with a time that cannot be read: {outside:,}"
+        if 0 < rows == outside:
+            yield f"  WARNING: no row is in a period. {times_in_words(settings)}"
     if 2 * invalid > rows:
         yield (
             "  WARNING: most rows are invalid. If many columns have missing cells, give them a"
             " public fill = VALUE in a --schema, so that their rows count."
         )
+
+
+def times_in_words(settings: Settings) -> str:
+    """Return the form of the times of a stream of periods, and its calendar."""
+    calendar = settings.calendar
+    assert calendar is not None
+    return (
+        f"Times in column {settings.time_column!r} must be ISO 8601, such as 2026-01-31T12:00 (Unix"
+        f" seconds are not), from {calendar.start.isoformat()} to before"
+        f" {calendar.end.isoformat()}."
+    )
 
 
 def _because(reasons: Counter[str]) -> str:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import torch
@@ -51,6 +51,8 @@ _MOST_ROWS: Final = 1 << 16
 _MOST_NUMBERS: Final = 1 << 20
 #: The name of the count of periods of users that (k, b) does not admit.
 _IGNORED: Final = "users of a period beyond k or within b"
+#: The name of the counts of an earlier run.
+_LATEST_RELEASE: Final = "latest run with a release"
 
 
 class PeriodRun(StreamRun):
@@ -77,6 +79,11 @@ class PeriodRun(StreamRun):
         super().__init__(state, output, progress)
         self._open = dict[int, _Period]()
         self._counts = Counter[str]()
+        self._begins_at = self.position.step
+        #: The counts of the latest run that released a period, which a run without one keeps.
+        self._earlier = state.read_counts()
+        if self._begins_at:
+            self._earlier = self._earlier.pop(_LATEST_RELEASE, self._earlier)
 
     @property
     def calendar(self) -> Time:
@@ -85,10 +92,29 @@ class PeriodRun(StreamRun):
         assert calendar is not None
         return calendar
 
-    def counts(self) -> dict[str, int]:
-        """Counts of the rows of this process that only the operator may see."""
+    def feed(self, *_: object, **__: object) -> NoReturn:
+        """Reject rows, the order of which would close periods.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "a stream of periods must be fed by collect, which holds the rows of an input, and"
+            " close_until, which releases the periods that have ended; got feed or take."
+        )
+
+    take = feed
+
+    def counts(self) -> dict[str, Any]:
+        """Counts of the rows of this process that only the operator may see.
+
+        Until it releases a period, they end with those of the latest process that did.
+        """
         waiting = sum(len(period.users) for period in self._open.values())
-        return {**self.state.counts(), **self._counts, "waiting rows": waiting}
+        counts: dict[str, Any] = {**self.state.counts(), **self._counts, "waiting rows": waiting}
+        if 0 < self._begins_at == self.position.step:
+            counts[_LATEST_RELEASE] = self._earlier
+        return counts
 
     def collect(self, reader: Reader) -> None:
         """Read an input to its end, and hold its rows for their periods.

@@ -449,7 +449,7 @@ class PrivateStream:
         with self._lock:
             return self._open_run().conclude()
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         """Counts of rows taken, clipped and zeroed: for the operator, *not* to be published."""
         return self._run.counts()
 

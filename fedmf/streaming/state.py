@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -329,7 +329,14 @@ class StreamState:
             return {"periods": self.position.step}
         return self.position.counts()
 
-    def write_counts(self, counts: Mapping[str, int]) -> None:
+    def read_counts(self) -> dict[str, Any]:
+        """Read what `write_counts` wrote; empty if that is gone or was altered."""
+        try:
+            return dict(json.loads((self.directory / OPERATOR).read_text()))
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def write_counts(self, counts: Mapping[str, Any]) -> None:
         """Write the counts for the operator, which depend on the content of rows."""
         write_durably(self.directory / OPERATOR, (json.dumps(counts, indent=2) + "\n").encode())
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import torch
@@ -126,7 +126,7 @@ class StreamRun:
         with contextlib.suppress(OSError):
             self.state.write_counts(self.counts())
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         """Counts that only the operator may see."""
         return self.state.counts()
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian import certified_epsilon, gaussian_mu
+from fedmf.data.schema import Number
 from fedmf.ledger.released_integers import DIGESTS, FOLDER
 from fedmf.statements.composition import PrivacyCost, UserLosses
 from fedmf.statements.privacy import UNITS
@@ -162,14 +163,12 @@ def costs_of(state: StreamState) -> PrivacyCost:
             "clip_norm": mechanism.users.norm_bound,
             "noise_multiplier": sigma,
             "noise_std": mechanism.first_std,
-            "sensitivity": plan.sensitivity.value,
+            "sensitivity": plan.sensitivity.value / mechanism.users.norm_bound,
             "sensitivity_kind": plan.sensitivity.kind,
             "sensitivity_case": plan.sensitivity.case,
             "unit_bits": list(mechanism.rounding.bits),
             "released_files": state.ledger.about.get(DIGESTS),
-            "rounding": (
-                plan.rows_of_user * mechanism.rounding.movement * mechanism.users.norm_bound
-            ),
+            "rounding": plan.rows_of_user * mechanism.rounding.movement,
             "failure": mechanism.rounding.failure,
             "delta": settings.delta,
             "epsilon": epsilon,
@@ -248,11 +247,35 @@ def _periods(plan: StreamPlan) -> dict[str, str] | None:
 
 
 def _public_inputs(plan: StreamPlan) -> list[dict[str, str]]:
+    """Return the facts that were declared, and ζ without the coordinate that counts rows."""
+    settings = plan.settings
     inputs = []
-    for name, column in plan.settings.labels.items():
+    if settings.schema is not None:
+        source = f"declared: schema {settings.schema.digest}"
+        inputs.append({"name": "normalization", "value": _normalization(plan), "source": source})
+    if settings.schema is not None or settings.count_weight:
+        value = f"{settings.clip_norm:.6g} for the columns of a row"
+        if settings.schema is not None:
+            value += ", after normalization"
+        inputs.append({"name": "clip norm", "value": value, "source": "declared"})
+    for name, column in settings.labels.items():
         value = f"column {column!r}, {_PUBLISHED}"
         inputs.append({"name": name, "value": value, "source": "declared"})
     return inputs
+
+
+def _normalization(plan: StreamPlan) -> str:
+    """The bounds and units of the columns of a schema."""
+    encoding = plan.settings.encoding
+    assert encoding is not None
+    columns = []
+    for name, column in zip(encoding.names, encoding.columns, strict=True):
+        text = f"{name} is 1 or 0 for each of its {len(column.endings)} categories"
+        if isinstance(column, Number):
+            center, scale, lower, upper = column.units
+            text = f"{name} is clipped into {lower:g}..{upper:g}, then (x − {center:g})/{scale:g}"
+        columns.append(text)
+    return "; ".join(columns)
 
 
 def _not_covered(plan: StreamPlan) -> list[str]:

@@ -237,6 +237,7 @@ LIES: dict[str, Lie] = {
     "more participations": more_participations,
     "another clip norm": larger("clip_norm", 2.0),
     "more noise than there is": larger("noise_std", 1.0001),
+    "another sensitivity": larger("sensitivity", 1.0001),
 }
 OF_RUNS: dict[str, Lie] = {
     **LIES,

@@ -21,6 +21,7 @@ from support.streams import releases
 
 import fedmf
 from fedmf.cli.app import run
+from fedmf.data import Schema
 from fedmf.errors import HorizonExceededError
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.noise.key import NoiseKey
@@ -278,6 +279,71 @@ def test_a_user_within_a_period_is_one_mean(tmp_path: Path) -> None:
         until = means[means.index.get_level_values("week") <= week]
         np.testing.assert_allclose(line["sum"][:2], until.sum(), atol=1e-3)
         assert line["users_per_release"] == pytest.approx(len(until) / (week + 1), abs=1e-2)
+
+
+def test_rows_are_not_taken_as_periods(tmp_path: Path) -> None:
+    """`feed` and `take` are those of a stream of rows: they would release each row as a period."""
+    rows = tmp_path / "rows.csv"
+    table().to_csv(rows, index=False)
+    opened = open_periods(tmp_path / "state", Settings(**WEEKLY), rows, tmp_path / "out.jsonl")
+    with opened as (stream, reader):
+        with pytest.raises(ValueError, match=r"must be fed by collect, .* and close_until"):
+            stream.feed(reader)
+        block = reader.read(40)
+        assert block is not None
+        with pytest.raises(ValueError, match=r"must be fed by collect, .* and close_until"):
+            stream.take(block)
+        assert stream.position.step == 0
+        assert (tmp_path / "out.jsonl").read_bytes() == b""
+
+
+def test_the_operators_counts_survive_a_run_without_a_release(tmp_path: Path) -> None:
+    counts = []
+    for days in (7, 7, 9, 14):
+        released(tmp_path, table(), START + days * DAY, clip_norm=0.1)
+        counts.append(json.loads((tmp_path / "state/operator.json").read_text()))
+    assert counts[0]["clipped"] > 0
+    assert counts[0]["waiting rows"] > 0
+    assert counts[1].pop("latest run with a release") == counts[0]
+    assert counts[2].pop("latest run with a release") == counts[0]
+    assert "latest run with a release" not in counts[3]
+    assert counts[3]["periods"] == 2
+
+
+def test_times_of_another_form_are_noticed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run counts the rows; later, what is shown depends on the noisy number of users."""
+    table().assign(date=1768000000).to_csv(tmp_path / "rows.csv", index=False)
+    words = "--columns a,b --user-column who --clip-norm 1 --epsilon 8 --delta 1e-5 --seed 5"
+    weekly = "--release-every 1w --time-column date --start 2026-01-05 --rounds 4"
+    place = f"--input {tmp_path}/rows.csv --output {tmp_path}/out.jsonl"
+    command = f"stream {place} {words} {weekly} --until 2026-01-12"
+    form = "'date' must be ISO 8601, such as 2026-01-31T12:00 (Unix seconds are not), from 2026-01"
+    assert run(f"{command} --dry-run".split()) == 0
+    assert f"WARNING: no row is in a period. Times in column {form}" in capfd.readouterr().out
+    assert run(command.split()) == 0
+    shown = capfd.readouterr().out
+    assert f"Or few rows are in a period: Times in column {form}" in shown
+    assert "1 of 4 periods of 1w" in shown
+    assert "Rows of later periods are not stored, so pass them again" in shown
+
+
+def test_bounds_and_clip_norm_of_a_schema_are_public_inputs(tmp_path: Path) -> None:
+    number = {"kind": "number", "lower": 0.0, "upper": 10.0}
+    category = {"kind": "category", "categories": ["x", "y"]}
+    columns = {"who": {"kind": "user"}, "date": {"kind": "text"}, "a": number, "b": category}
+    schema = Schema.from_dict(columns)
+    rows = table().assign(a=5.0, b="x")
+    changes = {"schema": schema, "columns": None, "clip_norm": 0.75}
+    said = released(tmp_path, rows, **changes).public()
+    inputs = {entry["name"]: entry for entry in said["public_inputs"]}
+    assert inputs["normalization"]["source"] == f"declared: schema {schema.digest}"
+    told = "a is clipped into 0..10, then (x − 5)/5; b is 1 or 0 for each of its 2 categories"
+    assert inputs["normalization"]["value"] == told
+    assert inputs["clip norm"]["value"].startswith("0.75 for the columns")
+    letter = PrivacyLetter.of({**said, "noise_key_public": False}, date(2026, 11, 28))
+    assert "how numbers were scaled; how much a single entry can count" in letter.to_markdown()
 
 
 def test_row_level_counts_every_row(tmp_path: Path) -> None:

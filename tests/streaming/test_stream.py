@@ -157,6 +157,29 @@ def test_output_does_not_depend_on_what_comes_together(
     assert statement["epsilon"] == pytest.approx(8.0, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "more", [{}, {"release_every": 10, "max_participations": 3}, {"method": "independent"}]
+)
+def test_a_statement_has_its_sensitivity_in_clip_norms(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """So it does not depend on ζ, and noise_std = ζ·σ·(sensitivity + rounding)."""
+    rows = write_rows(tmp_path / "rows.csv", sample(), [f"u{i % 9}" for i in range(N)])
+    stated = []
+    for clip_norm in (0.5, 4.0):
+        changes = {**more, "clip_norm": clip_norm, "user_column": "user"}
+        settings = Settings(**{**BUDGET, **changes}, mechanisms=("bisr",))
+        folder = tmp_path / str(clip_norm)
+        folder.mkdir()
+        run_once(folder, settings, rows)
+        said = json.loads((folder / "state/statement.json").read_text())
+        moved = said["sensitivity"] + said["rounding"]
+        noise = said["clip_norm"] * said["noise_multiplier"] * moved
+        assert said["noise_std"] == pytest.approx(noise, rel=1e-6)
+        stated.append(said["sensitivity"])
+    assert stated[0] == pytest.approx(stated[1], rel=1e-9)
+
+
 def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
     """Objects that no name makes: kept by coefficients, with the releases of the same matrix by
     name.
