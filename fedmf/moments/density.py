@@ -130,7 +130,8 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
     noise = share * np.maximum(raw.error_square() - trace_variance / d, 0.0)
     rho = noise / np.maximum(np.maximum(spread, noise), np.finfo(np.float64).tiny)
     shrunk = (1 - rho)[..., None] * values + rho[..., None] * center
-    error = np.sqrt(trace_variance / d * ((1 - rho) ** 2 * (1 - 1 / d) + 1 / d))[..., None]
+    of_average = trace_variance / d**2
+    error = np.sqrt((1 - rho) ** 2 * (raw.axis_variance() - of_average) + of_average)[..., None]
     lifted = error * _lifted(shrunk / error)
     traces = lifted.sum(axis=-1, keepdims=True)
     lifted = lifted * np.minimum(1.0, raw.norm_bound**2 / traces)

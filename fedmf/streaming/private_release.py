@@ -184,13 +184,11 @@ class Renderer:
 
         With R the last number of Y and c its weight, N̂ = R/c is the weight of the valid rows, m̂ =
         Y/N̂ their mean with Fieller's interval, and S/N̂ − m̂m̂ᵀ + v/N̂²·(I + m̂m̂ᵀ/c²) their
-        covariance, unbiased up to terms of order v/N̂². The noise of N̂ enters the variances by
-        bounds: |S_ab| ≤ N·ζ² and ‖m̂‖ ≤ ζ.
+        covariance, unbiased up to terms of order v/N̂².
         """
         d = sums.first.shape[1] - 1
         c = self._weight
         v = sums.first_variances
-        zeta = self.plan.settings.clip_norm
         ratio = fieller(sums.first[:, :d], sums.first[:, d], v, c)
         count = sums.first[:, d] / c
         fields = {
@@ -220,10 +218,16 @@ class Renderer:
                 - outer
                 + _per_release(relative_variance, squares.ndim) * (isotropic + outer / c**2)
             )
-            norms = np.minimum(np.sum(ratio.mean**2, axis=1), zeta**2)
-            mean_variance = relative_variance * (1 + norms / c**2)
-            second_variance = sums.second_variances / count**2 + relative_variance * zeta**4 / c**2
-        return fields, NoisyMoments(ratio.mean, covariance, mean_variance, second_variance, zeta)
+            second_variance = sums.second_variances / count**2
+        moments = NoisyMoments(
+            ratio.mean,
+            covariance,
+            relative_variance,
+            second_variance,
+            self.plan.settings.clip_norm,
+            count_weight=c,
+        )
+        return fields, moments
 
     def _covariances(self, moments: NoisyMoments) -> Fields:
         """The positive definite covariance with its intervals; NaN where valid rows are too few."""
@@ -352,6 +356,7 @@ def _ones_at(places: NDArray[np.bool_], moments: NoisyMoments) -> NoisyMoments:
         replaced(moments.mean_variance),
         replaced(moments.second_variance),
         moments.norm_bound,
+        moments.count_weight,
     )
 
 
@@ -398,7 +403,8 @@ class PrivateRelease:
             have different workloads or the second does not hold squares.
         covariance_low: lower ends of 95 % intervals of its entries, None for post-processing.
         covariance_high: upper ends.
-        correlation: (d, d), NaN where the interval is wider than 1.
+        correlation: of the unbiased covariance, which need not be definite, (d, d), moved into its
+            interval; NaN where that is wider than 1.
         correlation_low: lower ends of 95 % intervals, each by itself.
         correlation_high: upper ends.
         too_noisy: a statement that the covariance is too noisy; empty where it is not.
