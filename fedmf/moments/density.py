@@ -213,13 +213,13 @@ class PrivateGaussian:
     def correlations(self, level: float = 0.95) -> tuple[Array, Array, Array]:
         """Correlations and the lower and upper ends of their intervals, shape (d, d).
 
-        A value comes from `covariance`, moved into its interval; it is NaN where the interval is
-        wider than 1, which is too noisy.
+        A value comes from the unbiased covariance, moved into its interval; it is NaN where the
+        interval is wider than 1, which is too noisy.
 
         Raises:
             ValueError: only the diagonal of the covariance was released.
         """
-        return _correlations(self.raw, self.covariance, level)
+        return _correlations(self.raw, level)
 
     @property
     def too_noisy(self) -> str:
@@ -236,11 +236,13 @@ def verdict(least_trace: float, shrinkage: float) -> str:
     return ""
 
 
-def _correlations(raw: NoisyMoments, covariance: Array, level: float) -> tuple[Array, Array, Array]:
+def _correlations(raw: NoisyMoments, level: float) -> tuple[Array, Array, Array]:
     low, high = raw.correlation_interval(level)
-    deviations = np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
-    value = np.clip(covariance / (deviations[..., :, None] * deviations[..., None, :]), low, high)
-    return np.where(high - low > _WIDEST, np.nan, value), low, high
+    variances = np.diagonal(raw.covariance, axis1=-2, axis2=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviations = np.sqrt(variances)
+        value = raw.covariance / (deviations[..., :, None] * deviations[..., None, :])
+    return np.where(high - low > _WIDEST, np.nan, np.clip(value, low, high)), low, high
 
 
 def _lifted(z: Array) -> Array:
@@ -262,7 +264,7 @@ def describe(raw: NoisyMoments) -> dict[str, Any]:
         "covariance_high": high,
     }
     if raw.full:
-        correlation, low, high = _correlations(raw, covariance, 0.95)
+        correlation, low, high = _correlations(raw, 0.95)
         fields["correlation"] = correlation
         fields["correlation_low"] = low
         fields["correlation_high"] = high

@@ -25,6 +25,7 @@ from fedmf.moments import (
     MomentStream,
     NoisyMoments,
     PrivateGaussian,
+    describe,
     jme,
     shrunk_covariances,
 )
@@ -135,6 +136,21 @@ def test_what_the_noise_leaves_open_is_said() -> None:
     for level in (0.0, 1.0, float("nan")):
         with pytest.raises(ValueError, match="level"):
             density.mean_interval(level)
+
+
+def test_correlations_are_not_shortened_with_the_covariance() -> None:
+    """0.6 on average over 300 releases of which the covariances are shrunk by 30 % or more."""
+    mean, covariance = world(60, 0.6, 0.0)
+    raw = drawn(mean, covariance, 1e-6, 2e-6, 300, np.random.default_rng(1))
+    fields = describe(raw)
+    assert fields["shrinkage"].min() > 0.3
+    found = fields["correlation"][:, range(59), range(1, 60)]
+    assert np.isfinite(found).all()
+    assert found.mean() == pytest.approx(0.6, abs=0.02)
+    shrunk = fields["density_covariance"]
+    deviations = np.sqrt(np.diagonal(shrunk, axis1=1, axis2=2))
+    shortened = shrunk / (deviations[:, :, None] * deviations[:, None, :])
+    assert shortened[:, range(59), range(1, 60)].mean() < 0.5
 
 
 @pytest.mark.parametrize(("error", "told"), [(0.0003, True), (0.003, False), (0.1, False)])
