@@ -24,6 +24,7 @@ from fedmf.streaming.private_release import (
     expected_noise,
     hidden,
     noise_of_one_period,
+    visible_correlations,
 )
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position
@@ -121,21 +122,35 @@ def dry_run_lines(plan: StreamPlan, users_per_period: int | None = None) -> str:
         users_per_period: in a stream of periods, the expected number of users in each period.
     """
     table = expected_noise(plan, users_per_period).to_string(float_format="{:.3g}".format)
+    visible = visible_correlations(plan, users_per_period)
     if plan.settings.calendar is not None:
         lines = [
             f"Dry run, which spends no epsilon: {_periods(plan)}. 95 % noise with"
             f" {users_per_period or TYPICAL_USERS:,} users in each period (--users-per-period); it"
             " falls in proportion to their number:",
             table,
+            visible,
+            noise_of_one_period(plan, users_per_period),
         ]
-        too_noisy = noise_of_one_period(plan, users_per_period)
-        if too_noisy:
-            lines.append(too_noisy)
-        return "\n".join(lines) + "\n"
-    return (
-        f"Dry run, which spends no epsilon: {plan.rounds:,} rows count, in {plan.releases:,}"
-        f" releases. 95 % noise if all of these rows are valid:\n{table}\n"
-    )
+    else:
+        lines = [
+            f"Dry run, which spends no epsilon: {plan.rounds:,} rows count, in"
+            f" {_number(plan.releases, 'release')}. 95 % noise if all of these rows are valid:",
+            table,
+            visible,
+        ]
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def _number(count: int, what: str) -> str:
+    """Return a number of things in words.
+
+    >>> _number(1, "release"), _number(1200, "release")
+    ('1 release', '1,200 releases')
+    """
+    if count == 1:
+        return f"1 {what}"
+    return f"{count:,} {what}s"
 
 
 def _periods(plan: StreamPlan) -> str:
@@ -143,7 +158,7 @@ def _periods(plan: StreamPlan) -> str:
     calendar = plan.settings.calendar
     assert calendar is not None
     return (
-        f"{plan.rounds:,} periods of {calendar.step} from {_date(calendar.start)} to"
+        f"{_number(plan.rounds, 'period')} of {calendar.step} from {_date(calendar.start)} to"
         f" {_date(calendar.end)}"
     )
 

@@ -290,6 +290,46 @@ def expected_noise(plan: StreamPlan, users_per_period: int | None = None) -> Any
     return pd.DataFrame(columns, index=list(names))
 
 
+def visible_correlations(plan: StreamPlan, users_per_period: int | None = None) -> str:
+    """A sentence on the least correlations whose intervals exclude 0; empty without correlations.
+
+    Args:
+        plan: of a stream with a schema, whose scales are taken as standard deviations, around means
+            at the centers.
+        users_per_period: as for `expected_noise`.
+    """
+    d = len(Renderer(plan).names)
+    settings = plan.settings
+    same = settings.workloads[0] == settings.workloads[-1]
+    full = same and settings.moment_method.second_noise and settings.second_moment == "full"
+    if settings.encoding is None or not full or d == 1:
+        return ""
+    rows = 1
+    if settings.calendar is not None:
+        rows = _expected_users(users_per_period)
+    at = np.array([plan.rounds])
+    v, v_2 = (plan.variances(i, at) / (plan.row_sums(i, at) * rows) ** 2 for i in (0, 1))
+    tried = np.linspace(0, 1, 101)
+    moments = NoisyMoments(
+        mean=np.zeros((len(tried), 2)),
+        covariance=np.array([np.eye(2) * (1 - r) + r for r in tried]),
+        mean_variance=np.repeat(v, len(tried)),
+        second_variance=np.repeat(v_2, len(tried)),
+        norm_bound=settings.clip_norm,
+        count_weight=settings.count_weight or math.inf,
+    )
+    pairs = math.comb(d, 2)
+    least = []
+    for level in (0.95, 1 - 0.05 / pairs):
+        low, _ = moments.correlation_interval(level)
+        beyond = tried[low[:, 0, 1] > 0]
+        least.append(f"±{beyond[0]:.2f}" if beyond.size else "none")
+    told = f"Least visible correlation at the last release: {least[0]}"
+    if pairs > 1:
+        told += f" for one pair of columns, {least[1]} for all {pairs:,} pairs at once"
+    return f"{told}, if standard deviations are the scales of the schema."
+
+
 def noise_of_one_period(plan: StreamPlan, users_per_period: int | None = None) -> str:
     """A sentence on columns for which one period alone is too noisy; empty if there are none.
 

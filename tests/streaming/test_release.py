@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedmf.moments import MomentStream, fieller
 from fedmf.noise.key import NoiseKey
 from fedmf.streaming import Layout, PrivateRelease, Settings, StreamPlan
 from fedmf.streaming.output import open_output
-from fedmf.streaming.private_release import TOO_FEW, Renderer
+from fedmf.streaming.private_release import TOO_FEW, Renderer, visible_correlations
 from fedmf.streaming.state import ReleaseBlock
 
 N = 12
@@ -256,6 +257,32 @@ def test_many_columns_are_no_sign_of_clipped_rows(
     plan = planned(layout, n, release_every=n, clip_norm=clip_norm, epsilon=epsilon, weight=0.1)
     release = Renderer(plan, raw=True).release(released(plan, x, 0))
     assert bool(_clipped(plan, release)) == told
+
+
+def test_half_of_the_correlations_that_a_dry_run_calls_visible_are_seen() -> None:
+    """Of 15 pairs in 20 releases with just that correlation, each interval by itself and all."""
+    d = 30
+    n = 400
+    number = {"kind": "number", "lower": -8, "upper": 8, "scale": 1}
+    schema = Schema.from_dict({f"c{i}": number for i in range(d)})
+    layout = Layout(tuple(f"c{i}" for i in range(d)))
+    more: dict[str, Any] = {"schema": schema, "release_every": n, "clip_norm": 10.0, "weight": 0.1}
+    plan = planned(layout, n, **more)
+    told = visible_correlations(plan)
+    assert "for all 435 pairs" in told
+    one, all_at_once = map(float, re.findall(r"±([0-9.]+)", told))
+    drawn = np.random.default_rng(0).normal(size=(n, d))
+    rows, _ = np.linalg.qr(drawn - drawn.mean(axis=0))
+    for r, joint in ((one, False), (all_at_once, True)):
+        x = rows * n**0.5
+        x[:, 1::2] = r * x[:, ::2] + (1 - r**2) ** 0.5 * x[:, 1::2]
+        seen = 0
+        for seed in range(20):
+            release = Renderer(plan).release(released(plan, x, seed))
+            low = release.joint_correlation_interval()[0] if joint else release.correlation_low
+            seen += int((np.asarray(low)[range(0, d, 2), range(1, d, 2)] > 0).sum())
+        spread = 4.9 * (300 * 0.25) ** 0.5  # a false alarm in 10⁶
+        assert abs(seen - 150) < spread + 0.05 * 300  # and 0.01, to which it is rounded
 
 
 def test_valid_rows_are_counted_in_the_columns_own_units() -> None:
