@@ -101,9 +101,9 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
        where noise is Gaussian. N = E‖Σ̂ − Σ‖² − Var(tr Σ̂)/d is the noise in that distance and p =
        d(d+1)/2 − 1 its dimension (d − 1 for variances alone); for p ≤ 2, so for d = 2, ρ = 0.
     2. Each eigenvalue μ of Σ₁ becomes E[θ | θ ≥ 0] for θ ~ N(μ, s²), μ + s·φ(μ/s)/Φ(μ/s), where s
-       is the standard error of xᵀΣ₁x for a unit x: positive always, and μ itself where that is well
-       above the noise. For one number known to be positive its squared error is nowhere above s²
-       (Katz 1961).
+       is the standard error of xᵀΣ₁x, on average over unit vectors x: positive always, and μ itself
+       where that is well above the noise. For one number known to be positive its squared error is
+       nowhere above s² (Katz 1961).
     3. A trace above ζ², more than rows of that norm can have, is scaled to it.
 
     The bias this costs: ρ(tr Σ/d·I − Σ) from the first step, and at most 0.8 s for each eigenvalue
