@@ -370,19 +370,30 @@ def workload(text: str, n: int) -> np.ndarray:
     raise Unchecked(f"workload {text}")
 
 
-def shrunk(raw: np.ndarray, mean: np.ndarray, v: float, v2: float, zeta: float) -> np.ndarray:
+def shrunk(
+    raw: np.ndarray, mean: np.ndarray, v: float, v2: float, ratio: float, zeta: float
+) -> np.ndarray:
     """The published covariance, or variances, from the unbiased ones (moments.md)."""
     d = len(mean)
     full = raw.ndim == 2
     values, vectors = np.linalg.eigh(raw) if full else (raw, np.eye(d))
-    square = max((mean**2).sum() - d * v, 0.0)
-    of_trace = d * v2 + 4 * v * square + 2 * d * v**2
-    error = d * (d + 1) * (v2 / 2 + v**2) + 2 * (d + 1) * v * square if full else of_trace
+    slopes = raw - (np.outer(mean, mean) if full else mean**2)
+    of_count = v * ratio
+    square = max((mean**2).sum() - d * v, 0.0) / (1 + of_count)
+    grown = ratio * square  # W has the trace d + grown, and W² d + 2·grown + grown²
+    of_squares = d + 2 * grown + grown**2
+    linear = d * v2 + 4 * v * square + 2 * v**2 * of_squares
+    of_trace = linear + of_count * (values.sum() - square) ** 2
+    if full:
+        linear = d * (d + 1) * v2 / 2 + 2 * (d + 1) * v * square
+        linear += v**2 * ((d + grown) ** 2 + of_squares)
+    error = linear + of_count * (slopes**2).sum()
+    axis = (of_trace + 2 * error) / (d * (d + 2)) if full else error / d
     freedom = d * (d + 1) // 2 - 1 if full else d - 1
     noise = max(freedom - 2, 0) / max(freedom, 1) * max(error - of_trace / d, 0.0)
     rho = min(1.0, noise / max(((values - values.mean()) ** 2).sum(), 1e-300))
     values = (1 - rho) * values + rho * values.mean()
-    s = math.sqrt(of_trace / d * ((1 - rho) ** 2 * (1 - 1 / d) + 1 / d))
+    s = math.sqrt((1 - rho) ** 2 * (axis - of_trace / d**2) + of_trace / d**2)
     z = np.maximum(values / s, -10.0)
     values = s * (z + np.exp(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - log_ndtr(z)))
     values *= min(1.0, zeta**2 / values.sum())
@@ -409,8 +420,7 @@ def described(plan: dict, Y: np.ndarray, S: np.ndarray, w: float, v: float, v2: 
     v = v / w**2
     v2 = v2 / w**2
     raw = S / w - outer + v * ((np.eye(len(mean)) if full else 1.0) + ratio * outer)
-    of_mean = v * (1 + ratio * min((mean**2).sum(), zeta**2))
-    covariance = shrunk(raw, mean, of_mean, v2 + v * ratio * zeta**4, zeta)
+    covariance = shrunk(raw, mean, v, v2, ratio, zeta)
     units = np.array(plan["units"] or [[0.0, 1.0]] * len(mean))
     scale = units[:, 1]
     squares = np.outer(scale, scale) if full else scale**2

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedmf.data.row_counts import names_in_words
 from fedmf.data.table_reader import InputError
+from fedmf.matrices.arrays import Array
 from fedmf.streaming.input_counts import times_in_words
 from fedmf.streaming.private_release import (
     TYPICAL_USERS,
@@ -24,6 +25,7 @@ from fedmf.streaming.private_release import (
     expected_noise,
     hidden,
     noise_of_one_period,
+    visible_correlations,
 )
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position
@@ -32,7 +34,7 @@ from fedmf.streaming.stream_plan import StreamPlan
 #: Columns that are shown one by one.
 _SHOWN: Final = 6
 #: Rows count as clipped if ζ² is at most this many standard deviations above the mean of ‖x‖².
-_CLIPPED: Final = 0.65
+_CLIPPED: Final = 0.92
 #: The advice if almost no row is valid.
 _EMPTY: Final = (
     " If a column is empty, or has a wrong name, unit or format (text, times), all of its rows are"
@@ -121,21 +123,35 @@ def dry_run_lines(plan: StreamPlan, users_per_period: int | None = None) -> str:
         users_per_period: in a stream of periods, the expected number of users in each period.
     """
     table = expected_noise(plan, users_per_period).to_string(float_format="{:.3g}".format)
+    visible = visible_correlations(plan, users_per_period)
     if plan.settings.calendar is not None:
         lines = [
             f"Dry run, which spends no epsilon: {_periods(plan)}. 95 % noise with"
             f" {users_per_period or TYPICAL_USERS:,} users in each period (--users-per-period); it"
             " falls in proportion to their number:",
             table,
+            visible,
+            noise_of_one_period(plan, users_per_period),
         ]
-        too_noisy = noise_of_one_period(plan, users_per_period)
-        if too_noisy:
-            lines.append(too_noisy)
-        return "\n".join(lines) + "\n"
-    return (
-        f"Dry run, which spends no epsilon: {plan.rounds:,} rows count, in {plan.releases:,}"
-        f" releases. 95 % noise if all of these rows are valid:\n{table}\n"
-    )
+    else:
+        lines = [
+            f"Dry run, which spends no epsilon: {plan.rounds:,} rows count, in"
+            f" {_number(plan.releases, 'release')}. 95 % noise if all of these rows are valid:",
+            table,
+            visible,
+        ]
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def _number(count: int, what: str) -> str:
+    """Return a number of things in words.
+
+    >>> _number(1, "release"), _number(1200, "release")
+    ('1 release', '1,200 releases')
+    """
+    if count == 1:
+        return f"1 {what}"
+    return f"{count:,} {what}s"
 
 
 def _periods(plan: StreamPlan) -> str:
@@ -143,7 +159,7 @@ def _periods(plan: StreamPlan) -> str:
     calendar = plan.settings.calendar
     assert calendar is not None
     return (
-        f"{plan.rounds:,} periods of {calendar.step} from {_date(calendar.start)} to"
+        f"{_number(plan.rounds, 'period')} of {calendar.step} from {_date(calendar.start)} to"
         f" {_date(calendar.end)}"
     )
 
@@ -384,12 +400,12 @@ def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
 def _clipped(plan: StreamPlan, release: PrivateRelease) -> str:
     """Return a warning if many rows were probably clipped, as post-processing of the release.
 
-    The released sums give m, the mean of ‖x‖² over the clipped rows, and their mean μ, whatever the
-    second moment holds. For Gaussian rows, ‖x‖² has variance s² = 2·tr Σ² + 4·μᵀΣμ, which with
-    tr Σ = m − ‖μ‖² is at most 2·(tr Σ)² + 4·‖μ‖²·tr Σ. The rule is m + 0.65·s ≥ ζ² for this bound:
-    one row in four could be longer than ζ. It warns of rows of norm ζ and, if their mean is 0, of a
-    root mean square norm above 0.72·ζ. It does not warn of rows that are uniform in a box or a disc
-    just enclosed by ζ.
+    The released sums give the mean μ and the mean square norm m of the clipped rows, whatever the
+    second moment holds, and the standard deviation s of ‖x‖² if they are Gaussian
+    (`_deviation_of_squares`). The rule is m + 0.92·s ≥ ζ²: about one row in five could be longer
+    than ζ. For d columns without correlation and with mean 0, s is m·√(2/d), so that m must be
+    near ζ² where there are many. It does not warn of rows that are uniform in a box or a disc just
+    enclosed by ζ.
     """
     settings = plan.settings
     remedy = "or use a --schema, which scales each column"
@@ -404,20 +420,44 @@ def _clipped(plan: StreamPlan, release: PrivateRelease) -> str:
     share = release.valid_share or release.users_per_release or 1.0
     first = share * plan.row_sums(0, at)[0] * settings.clip_norm
     second = share * plan.row_sums(1, at)[0] * settings.clip_norm**2
-    energies = np.asarray(release.sum_of_squares)
-    if energies.ndim == 2:
-        energies = np.diagonal(energies)
-    if settings.count_weight:
-        energies = energies[:-1]
+    squares = np.asarray(release.sum_of_squares) / second
     mean = np.asarray(release.sum)[: len(release.mean)] / first
-    square = float(energies.sum() / second)
-    trace = max(0.0, square - mean @ mean)
-    spread = math.sqrt(2 * trace**2 + 4 * (mean @ mean) * trace)
-    noise = error * math.sqrt(len(energies)) / second
-    if square < 3 * noise or square + _CLIPPED * spread < 1:
+    energies = squares
+    if squares.ndim == 2:
+        squares = squares[: len(mean), : len(mean)]
+        energies = np.diagonal(squares)
+    elif settings.count_weight:
+        energies = squares[:-1]
+    square = float(energies.sum())
+    noise = error / second
+    if square < 3 * noise * math.sqrt(len(energies)):
+        return ""
+    if square + _CLIPPED * _deviation_of_squares(squares, square, mean, noise) < 1:
         return ""
     return (
         "many rows were probably clipped, unless all have the clip norm: the released root mean"
         f" square norm is {math.sqrt(square):.0%} of {settings.clip_norm:g}. This table describes"
         f" clipped rows: increase --clip-norm, {remedy}."
     )
+
+
+def _deviation_of_squares(second: Array, square: float, mean: Array, noise: float) -> float:
+    """The standard deviation of ‖x‖² for Gaussian x, √(2·(tr Q² − ‖μ‖⁴)).
+
+    Without the products in Q, columns are taken to have one variance and no correlation.
+
+    Args:
+        second: Q, the released mean of x⊗x, shape (d, d), or other energies that are not used.
+        square: m = tr Q.
+        mean: μ, shape (d,).
+        noise: standard error of the diagonal of Q, √2 times that of the other entries.
+    """
+    d = len(mean)
+    of_mean = float(mean @ mean)
+    if second.ndim == 2:
+        excess = math.comb(d + 1, 2) * noise**2  # noise of d(d + 1)/2 entries
+        squares = min(max(float((second**2).sum()) - excess, square**2 / d), square**2)
+    else:
+        trace = max(0.0, square - of_mean)
+        squares = (trace**2 + 2 * trace * of_mean) / d + of_mean**2
+    return math.sqrt(2 * max(0.0, squares - of_mean**2))

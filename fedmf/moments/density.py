@@ -101,9 +101,9 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
        where noise is Gaussian. N = E‖Σ̂ − Σ‖² − Var(tr Σ̂)/d is the noise in that distance and p =
        d(d+1)/2 − 1 its dimension (d − 1 for variances alone); for p ≤ 2, so for d = 2, ρ = 0.
     2. Each eigenvalue μ of Σ₁ becomes E[θ | θ ≥ 0] for θ ~ N(μ, s²), μ + s·φ(μ/s)/Φ(μ/s), where s
-       is the standard error of xᵀΣ₁x for a unit x: positive always, and μ itself where that is well
-       above the noise. For one number known to be positive its squared error is nowhere above s²
-       (Katz 1961).
+       is the standard error of xᵀΣ₁x, on average over unit vectors x: positive always, and μ itself
+       where that is well above the noise. For one number known to be positive its squared error is
+       nowhere above s² (Katz 1961).
     3. A trace above ζ², more than rows of that norm can have, is scaled to it.
 
     The bias this costs: ρ(tr Σ/d·I − Σ) from the first step, and at most 0.8 s for each eigenvalue
@@ -130,7 +130,8 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
     noise = share * np.maximum(raw.error_square() - trace_variance / d, 0.0)
     rho = noise / np.maximum(np.maximum(spread, noise), np.finfo(np.float64).tiny)
     shrunk = (1 - rho)[..., None] * values + rho[..., None] * center
-    error = np.sqrt(trace_variance / d * ((1 - rho) ** 2 * (1 - 1 / d) + 1 / d))[..., None]
+    of_average = trace_variance / d**2
+    error = np.sqrt((1 - rho) ** 2 * (raw.axis_variance() - of_average) + of_average)[..., None]
     lifted = error * _lifted(shrunk / error)
     traces = lifted.sum(axis=-1, keepdims=True)
     lifted = lifted * np.minimum(1.0, raw.norm_bound**2 / traces)
@@ -212,13 +213,13 @@ class PrivateGaussian:
     def correlations(self, level: float = 0.95) -> tuple[Array, Array, Array]:
         """Correlations and the lower and upper ends of their intervals, shape (d, d).
 
-        A value comes from `covariance`, moved into its interval; it is NaN where the interval is
-        wider than 1, which is too noisy.
+        A value comes from the unbiased covariance, moved into its interval; it is NaN where the
+        interval is wider than 1, which is too noisy.
 
         Raises:
             ValueError: only the diagonal of the covariance was released.
         """
-        return _correlations(self.raw, self.covariance, level)
+        return _correlations(self.raw, level)
 
     @property
     def too_noisy(self) -> str:
@@ -235,11 +236,13 @@ def verdict(least_trace: float, shrinkage: float) -> str:
     return ""
 
 
-def _correlations(raw: NoisyMoments, covariance: Array, level: float) -> tuple[Array, Array, Array]:
+def _correlations(raw: NoisyMoments, level: float) -> tuple[Array, Array, Array]:
     low, high = raw.correlation_interval(level)
-    deviations = np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
-    value = np.clip(covariance / (deviations[..., :, None] * deviations[..., None, :]), low, high)
-    return np.where(high - low > _WIDEST, np.nan, value), low, high
+    variances = np.diagonal(raw.covariance, axis1=-2, axis2=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviations = np.sqrt(variances)
+        value = raw.covariance / (deviations[..., :, None] * deviations[..., None, :])
+    return np.where(high - low > _WIDEST, np.nan, np.clip(value, low, high)), low, high
 
 
 def _lifted(z: Array) -> Array:
@@ -261,7 +264,7 @@ def describe(raw: NoisyMoments) -> dict[str, Any]:
         "covariance_high": high,
     }
     if raw.full:
-        correlation, low, high = _correlations(raw, covariance, 0.95)
+        correlation, low, high = _correlations(raw, 0.95)
         fields["correlation"] = correlation
         fields["correlation_low"] = low
         fields["correlation_high"] = high

@@ -184,13 +184,11 @@ class Renderer:
 
         With R the last number of Y and c its weight, N̂ = R/c is the weight of the valid rows, m̂ =
         Y/N̂ their mean with Fieller's interval, and S/N̂ − m̂m̂ᵀ + v/N̂²·(I + m̂m̂ᵀ/c²) their
-        covariance, unbiased up to terms of order v/N̂². The noise of N̂ enters the variances by
-        bounds: |S_ab| ≤ N·ζ² and ‖m̂‖ ≤ ζ.
+        covariance, unbiased up to terms of order v/N̂².
         """
         d = sums.first.shape[1] - 1
         c = self._weight
         v = sums.first_variances
-        zeta = self.plan.settings.clip_norm
         ratio = fieller(sums.first[:, :d], sums.first[:, d], v, c)
         count = sums.first[:, d] / c
         fields = {
@@ -220,10 +218,16 @@ class Renderer:
                 - outer
                 + _per_release(relative_variance, squares.ndim) * (isotropic + outer / c**2)
             )
-            norms = np.minimum(np.sum(ratio.mean**2, axis=1), zeta**2)
-            mean_variance = relative_variance * (1 + norms / c**2)
-            second_variance = sums.second_variances / count**2 + relative_variance * zeta**4 / c**2
-        return fields, NoisyMoments(ratio.mean, covariance, mean_variance, second_variance, zeta)
+            second_variance = sums.second_variances / count**2
+        moments = NoisyMoments(
+            ratio.mean,
+            covariance,
+            relative_variance,
+            second_variance,
+            self.plan.settings.clip_norm,
+            count_weight=c,
+        )
+        return fields, moments
 
     def _covariances(self, moments: NoisyMoments) -> Fields:
         """The positive definite covariance with its intervals; NaN where valid rows are too few."""
@@ -284,6 +288,46 @@ def expected_noise(plan: StreamPlan, users_per_period: int | None = None) -> Any
         error = np.sqrt(plan.variances(1, at[-1:])) / plan.row_sums(1, at[-1:]) / rows
         columns["smallest visible standard deviation"] = np.sqrt(2 * error) * scales
     return pd.DataFrame(columns, index=list(names))
+
+
+def visible_correlations(plan: StreamPlan, users_per_period: int | None = None) -> str:
+    """A sentence on the least correlations whose intervals exclude 0; empty without correlations.
+
+    Args:
+        plan: of a stream with a schema, whose scales are taken as standard deviations, around means
+            at the centers.
+        users_per_period: as for `expected_noise`.
+    """
+    d = len(Renderer(plan).names)
+    settings = plan.settings
+    same = settings.workloads[0] == settings.workloads[-1]
+    full = same and settings.moment_method.second_noise and settings.second_moment == "full"
+    if settings.encoding is None or not full or d == 1:
+        return ""
+    rows = 1
+    if settings.calendar is not None:
+        rows = _expected_users(users_per_period)
+    at = np.array([plan.rounds])
+    v, v_2 = (plan.variances(i, at) / (plan.row_sums(i, at) * rows) ** 2 for i in (0, 1))
+    tried = np.linspace(0, 1, 101)
+    moments = NoisyMoments(
+        mean=np.zeros((len(tried), 2)),
+        covariance=np.array([np.eye(2) * (1 - r) + r for r in tried]),
+        mean_variance=np.repeat(v, len(tried)),
+        second_variance=np.repeat(v_2, len(tried)),
+        norm_bound=settings.clip_norm,
+        count_weight=settings.count_weight or math.inf,
+    )
+    pairs = math.comb(d, 2)
+    least = []
+    for level in (0.95, 1 - 0.05 / pairs):
+        low, _ = moments.correlation_interval(level)
+        beyond = tried[low[:, 0, 1] > 0]
+        least.append(f"±{beyond[0]:.2f}" if beyond.size else "none")
+    told = f"Least visible correlation at the last release: {least[0]}"
+    if pairs > 1:
+        told += f" for one pair of columns, {least[1]} for all {pairs:,} pairs at once"
+    return f"{told}, if standard deviations are the scales of the schema."
 
 
 def noise_of_one_period(plan: StreamPlan, users_per_period: int | None = None) -> str:
@@ -352,6 +396,7 @@ def _ones_at(places: NDArray[np.bool_], moments: NoisyMoments) -> NoisyMoments:
         replaced(moments.mean_variance),
         replaced(moments.second_variance),
         moments.norm_bound,
+        moments.count_weight,
     )
 
 
@@ -398,7 +443,8 @@ class PrivateRelease:
             have different workloads or the second does not hold squares.
         covariance_low: lower ends of 95 % intervals of its entries, None for post-processing.
         covariance_high: upper ends.
-        correlation: (d, d), NaN where the interval is wider than 1.
+        correlation: of the unbiased covariance, which need not be definite, (d, d), moved into its
+            interval; NaN where that is wider than 1.
         correlation_low: lower ends of 95 % intervals, each by itself.
         correlation_high: upper ends.
         too_noisy: a statement that the covariance is too noisy; empty where it is not.

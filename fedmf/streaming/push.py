@@ -529,6 +529,11 @@ class _RowFormat:
         for name in ("workloads", "mechanisms"):
             if name in settings:
                 settings[name] = _as_tuple(settings[name])
+        if isinstance(release_every, int):
+            raise ValueError(
+                "release_every (length of a period) must be a time such as '1w', or None to release"
+                f" every row; got {release_every}. Use open_run for a release of several rows."
+            )
         if release_every is not None:
             settings.setdefault("time_column", _TIME)
             settings["release_every"] = release_every

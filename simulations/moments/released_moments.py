@@ -6,6 +6,7 @@ that the law is that of the running stream.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,10 @@ def drawn(
     runs: int,
     rng: np.random.Generator,
     norm_bound: float = 1.0,
+    count_weight: float = math.inf,
 ) -> NoisyMoments:
     """m̂ and the unbiased Σ̂ of so many independent streams over rows with this mean and
-    covariance.
+    covariance, divided by a noisy count of them if this has a finite weight.
     """
     d = len(mean)
     noisy = mean + np.sqrt(mean_variance) * rng.normal(size=(runs, d))
@@ -53,9 +55,16 @@ def drawn(
     index = np.arange(d)
     noise[:, index, index] = np.sqrt(second_variance) * rng.normal(size=(runs, d))
     second = covariance + np.outer(mean, mean) + noise
-    unbiased = second - noisy[:, :, None] * noisy[:, None, :] + mean_variance * np.eye(d)
-    levels = np.full(runs, mean_variance), np.full(runs, second_variance)
-    return NoisyMoments(noisy, unbiased, *levels, norm_bound)
+    if math.isinf(count_weight):
+        count = np.ones(runs)
+    else:
+        count = 1 + np.sqrt(mean_variance) / count_weight * rng.normal(size=runs)
+    noisy /= count[:, None]
+    second /= count[:, None, None]
+    levels = mean_variance / count**2, second_variance / count**2
+    outer = noisy[:, :, None] * noisy[:, None, :]
+    bias = levels[0][:, None, None] * (np.eye(d) + outer / count_weight**2)
+    return NoisyMoments(noisy, second - outer + bias, *levels, norm_bound, count_weight)
 
 
 def shortened(rows: Array, norm_bound: float) -> Array:

@@ -355,7 +355,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "state", columns=["x0", "x1", "x2"])
     for changes, message in (
         ({"columns": "ab"}, "columns must be a list of names; got the string 'ab'"),
-        ({"release_every": 2}, r"release_every \(length of a period\) must be a number and s"),
+        ({"release_every": 2}, "or None to release every row; got 2"),
         ({"clip_norm": 0.0}, r"ζ \(clip_norm\) must lie in"),
         ({"workloads": ["average", "prefix", "prefix"]}, "workload must be given once, or twice"),
         ({"schema": "schema.toml"}, "schema must come from fedmf.data.read_schema"),
