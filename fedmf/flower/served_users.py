@@ -161,8 +161,8 @@ class ServedUsers(ABC):
             if least > 1:
                 remedy += ", or set min_users of Execution (key execution.min-users)"
             raise RuntimeError(
-                f"served users must be at least {least} before training; after {timeout:g} s"
-                f" (connection_timeout), {self._status(grid)}. Not served:"
+                f"served users must be at least {least} before training; after {timeout:g} s of"
+                f" waiting, {self._status(grid)}. Not served:"
                 f" {first_names(self.unserved())}. {remedy}."
             )
 
