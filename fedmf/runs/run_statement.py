@@ -240,9 +240,11 @@ def checked_statement(path: Path, header: RunHeader, ledger: Ledger) -> PrivacyS
         ledger: likewise.
 
     Raises:
-        LedgerError: as `run_statement`; or ``config.toml``, ``statement.json``, ``statement.txt``
-            or a file in ``released`` is not what the ledger says.
+        LedgerError: as `run_statement`; or the state in the ledger, ``config.toml``,
+            ``statement.json``, ``statement.txt`` or a file in ``released`` is not as it was
+            written.
     """
+    ledger.check_contents()
     statement = run_statement(header, ledger)
     check_statement(path, statement)
     check_configuration(path / CONFIG, header.configuration)

@@ -196,9 +196,10 @@ def checked_costs(state: StreamState) -> PrivacyCost:
     """The result of `costs_of` for a stream, the files of which agree with its ledger.
 
     Raises:
-        LedgerError: ``statement.json``, ``statement.txt`` or a file in ``released`` is not what the
-            ledger says.
+        LedgerError: the state or a release in the ledger, ``statement.json``, ``statement.txt`` or
+            a file in ``released`` is not as it was written.
     """
+    state.ledger.check_contents()
     costs = costs_of(state)
     check_statement(state.directory, costs.statement)
     if state.plan.settings.keep_releases:
