@@ -564,30 +564,6 @@ class Ledger:
                 metrics[t] = json.loads(text)
         return metrics
 
-    def check_contents(self) -> None:
-        """Verify what opening does not read: the state and the contents of commits.
-
-        A writer may have replaced a large state since this ledger was opened for reading. It is not
-        checked then.
-
-        Raises:
-            LedgerError: one of them is not as it was written.
-        """
-        for _ in self.contents():
-            pass
-        try:
-            self.state()
-        except LedgerError:
-            if not self._has_newer_state():
-                raise
-
-    def _has_newer_state(self) -> bool:
-        """Return True if the file holds another state than this view of it."""
-        query = "SELECT follows, digest FROM state"
-        with self._faults(), contextlib.closing(_connect(self.path, read_only=True)) as latest:
-            seen = self._connection.execute(query).fetchone()
-            return latest.execute(query).fetchone() != seen
-
     def _verified(self, digest: bytes, content: bytes) -> bytes:
         """Return a content if its SHA-256 is that of the record."""
         if hashlib.sha256(content).digest() != digest:

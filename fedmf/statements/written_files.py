@@ -32,6 +32,24 @@ _CHUNK: Final = 1 << 20
 _DELETE: Final = "Restore the file from a copy, or delete it; fedmf account needs only the ledger."
 
 
+def check_contents(ledger: Ledger) -> None:
+    """Verify what opening a ledger does not read: its state, and the contents of its commits.
+
+    A writer may have replaced the file of a large state since the ledger was opened. Then the
+    newest state is verified.
+
+    Raises:
+        LedgerError: one of them is not as it was written.
+    """
+    for _ in ledger.contents():
+        pass
+    try:
+        ledger.state()
+    except LedgerError:
+        with Ledger.open(ledger.path, read_only=True) as latest:
+            latest.state()
+
+
 def check_statement(folder: Path, statement: PrivacyStatement) -> None:
     """Compare the statement that was written into a directory, if any, with that of the ledger.
 

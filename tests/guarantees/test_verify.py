@@ -400,7 +400,7 @@ OF_OPERATORS: dict[str, tuple[str, Lie, int, str]] = {
     "no participation": ("run", stated(max_participations=0), 1, "max_participations is not a"),
     "true": ("run", stated(min_separation=True), 1, "min_separation is not a positive integer"),
     "few users": ("run", few_users, 1, "24 users are too few for 12 rounds of 6 users"),
-    "few apart": ("run", stated(min_separation=5), 1, "24 users are too few for 12 rounds of 6 users"),
+    "few apart": ("run", stated(min_separation=5), 1, "24 users are too few for 12 rounds of"),
     "k and b": ("run", stated(max_participations=4), 1, "do not fit in 12 rounds"),
     "last digit": ("run", other_last_digit, 2, "the last digits of"),
     "metadata": ("run", metadata, 0, "is 'user 17'"),
