@@ -31,7 +31,12 @@ from fedmf.statements.statement import (
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
-from fedmf.statements.written_files import check_configuration, check_released, check_statement
+from fedmf.statements.written_files import (
+    check_configuration,
+    check_contents,
+    check_released,
+    check_statement,
+)
 
 #: Relative rounding error of a few operations on doubles.
 _ROUNDING: Final = 2.0**-50
@@ -240,9 +245,11 @@ def checked_statement(path: Path, header: RunHeader, ledger: Ledger) -> PrivacyS
         ledger: likewise.
 
     Raises:
-        LedgerError: as `run_statement`; or ``config.toml``, ``statement.json``, ``statement.txt``
-            or a file in ``released`` is not what the ledger says.
+        LedgerError: as `run_statement`; or the state in the ledger, ``config.toml``,
+            ``statement.json``, ``statement.txt`` or a file in ``released`` is not as it was
+            written.
     """
+    check_contents(ledger)
     statement = run_statement(header, ledger)
     check_statement(path, statement)
     check_configuration(path / CONFIG, header.configuration)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import tomllib
 from collections import deque
@@ -16,6 +17,7 @@ from fedmf.ledger.released_integers import DIGESTS, INTEGERS
 from fedmf.statements.statement import JSON, OPERATORS, TEXT, PrivacyStatement
 from fedmf.values import dotted
 
+_log = logging.getLogger("fedmf")
 #: Keys of a statement that change with the releases.
 _PROGRESS: Final = (
     *OPERATORS,
@@ -28,6 +30,24 @@ _PROGRESS: Final = (
 _ROUNDING: Final = 1e-6
 _CHUNK: Final = 1 << 20
 _DELETE: Final = "Restore the file from a copy, or delete it; fedmf account needs only the ledger."
+
+
+def check_contents(ledger: Ledger) -> None:
+    """Verify what opening a ledger does not read: its state, and the contents of its commits.
+
+    A writer may have replaced the file of a large state since the ledger was opened. Then the
+    newest state is verified.
+
+    Raises:
+        LedgerError: one of them is not as it was written.
+    """
+    for _ in ledger.contents():
+        pass
+    try:
+        ledger.state()
+    except LedgerError:
+        with Ledger.open(ledger.path, read_only=True) as latest:
+            latest.state()
 
 
 def check_statement(folder: Path, statement: PrivacyStatement) -> None:
@@ -88,6 +108,8 @@ def check_released(folder: Path, width: int, ledger: Ledger) -> None:
 
     Raises:
         LedgerError: a file is missing, or is not as it was released.
+
+    Logs a warning if the folder holds other files, which nothing was compared with.
     """
     commits = deque(ledger.commits(), maxlen=2)
     record = 8 * width
@@ -97,7 +119,8 @@ def check_released(folder: Path, width: int, ledger: Ledger) -> None:
     if not commits:
         return
     commit = commits[-1]
-    for name, digest in commit.about[DIGESTS].items():
+    digests = commit.about[DIGESTS]
+    for name, digest in digests.items():
         size = None
         if name == INTEGERS:
             size = commit.records * record
@@ -107,6 +130,13 @@ def check_released(folder: Path, width: int, ledger: Ledger) -> None:
                 f"{folder / name} must be as it was released, with the SHA-256 {digest:.12}… of the"
                 f" ledger; got {found:.12}…. Restore it from a copy."
             )
+    others = sorted(entry.name for entry in folder.iterdir() if entry.name not in digests)
+    if others:
+        _log.warning(
+            "%s should hold only the files that were released; it also holds %s. The ledger does "
+            "not say what they are: move them elsewhere before you publish the folder.",
+            *(folder, ", ".join(others)),
+        )
 
 
 def _require_same(key: str, file: Path, recorded: object, found: object) -> None:

@@ -23,7 +23,7 @@ from fedmf.statements.statement import (
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
-from fedmf.statements.written_files import check_released, check_statement
+from fedmf.statements.written_files import check_contents, check_released, check_statement
 from fedmf.streaming.private_release import Renderer
 from fedmf.streaming.state import StreamState
 from fedmf.streaming.stream_plan import StreamPlan
@@ -195,9 +195,10 @@ def checked_costs(state: StreamState) -> PrivacyCost:
     """The result of `costs_of` for a stream, the files of which agree with its ledger.
 
     Raises:
-        LedgerError: ``statement.json``, ``statement.txt`` or a file in ``released`` is not what the
-            ledger says.
+        LedgerError: the state or a release in the ledger, ``statement.json``, ``statement.txt`` or
+            a file in ``released`` is not as it was written.
     """
+    check_contents(state.ledger)
     costs = costs_of(state)
     check_statement(state.directory, costs.statement)
     if state.plan.settings.keep_releases:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,13 @@ from support.streams import run_once, sample, write_rows
 import fedmf
 from fedmf.cli.app import run as command
 from fedmf.errors import LedgerError
+from fedmf.ledger.ledger import INLINE, Ledger
 from fedmf.ledger.released_integers import FOLDER, INTEGERS, PLAN
+from fedmf.noise.key import NoiseKey
+from fedmf.participation import Participation
 from fedmf.runs.run_statement import account
 from fedmf.runs.simulation import run_in_process
+from fedmf.statements.written_files import check_contents
 from fedmf.streaming import Settings
 
 STATEMENTS = ("statement.json", "statement.txt")
@@ -93,6 +99,30 @@ def shorter(directory: Path) -> None:
     file.write_bytes(file.read_bytes()[: -2 * 5 * 8])
 
 
+def ledger_with(query: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """A value in the ledger that no participation depends on is another one.
+
+    Args:
+        query: table and column.
+        change: of the value.
+    """
+
+    def edit(directory: Path) -> None:
+        table, column = query.split(".")
+        [file] = directory.glob("*.sqlite")
+        with contextlib.closing(sqlite3.connect(file)) as ledger, ledger:
+            (row, value) = ledger.execute(
+                f"SELECT rowid, {column} FROM {table} WHERE length({column}) > 0"
+            ).fetchone()
+            ledger.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (change(value), row))
+
+    return edit
+
+
+def last_bit(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
 EDITS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "epsilon": ("run", with_value("epsilon", 4.0), "epsilon in {}/statement.json must be 7.99"),
     "unknown key": ("run", with_value("epsilon_total", 4.0), "epsilon_total in {}"),
@@ -121,7 +151,15 @@ EDITS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "missing integers": ("run", shorter, f"{{}}/{FOLDER}/{INTEGERS} must be as it was released"),
     "plan": ("run", other_bit(PLAN), f"{{}}/{FOLDER}/{PLAN} must be as it was released"),
     "no plan": ("run", lambda path: (path / FOLDER / PLAN).unlink(), f"{PLAN} is missing"),
+    "no folder": ("run", lambda path: shutil.rmtree(path / FOLDER), f"{PLAN} is missing"),
     "stream": ("stream", with_value("delta", 1e-6), "delta in {}/statement.json must be 1e-05"),
+    "model": ("run", ledger_with("state.content", last_bit), "differs from its SHA-256"),
+    "metrics": ("run", ledger_with("metrics.json", lambda text: text + " "), "metrics of round"),
+    "release of a stream": (
+        "stream",
+        ledger_with("commits.content", last_bit),
+        "differs from its SHA-256",
+    ),
     "integers of a stream": ("stream", other_bit(INTEGERS), f"{{}}/{FOLDER}/{INTEGERS} must be as"),
 }
 
@@ -140,6 +178,33 @@ def test_an_edited_file_is_named(
     said = capsys.readouterr().err
     assert message.format(directory) in said
     assert said.count("\n") == 1
+
+
+def test_other_files_among_the_released_are_named(
+    honest: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(honest["run"], tmp_path / "run")
+    account(tmp_path / "run")
+    assert not caplog.records
+    (tmp_path / "run" / FOLDER / "exact.bin").write_bytes(b"sums")
+    account(tmp_path / "run")
+    assert "it also holds exact.bin" in caplog.text
+
+
+def test_a_state_that_a_writer_replaces_meanwhile_is_accepted(tmp_path: Path) -> None:
+    """The files of two large states are used by turns, and a reader has the older row."""
+    path = tmp_path / "ledger.sqlite"
+    key = NoiseKey.from_seed(1)
+    Ledger.create(path, Participation(9, 1, 1), {}, key)
+    with Ledger.open(path, key) as writer:
+        writer.opening()
+        writer.commit_round(0, ["a"], bytes(INLINE + 1))
+        with Ledger.open(path, key, read_only=True) as reader:
+            for t in (1, 2):
+                writer.commit_round(t, [f"u{t}"], bytes([t]) * (INLINE + 1))
+            with pytest.raises(LedgerError, match="differs from its SHA-256"):
+                reader.state()
+            check_contents(reader)
 
 
 def test_every_directory_of_several_is_checked(

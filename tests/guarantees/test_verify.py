@@ -10,6 +10,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -312,9 +313,77 @@ def twice_the_rounds(statement: Path, folder: Path, published: Path) -> None:
     edited(statement, lambda said: said.update(rounds_released=2 * said["rounds_released"]))
 
 
-def much_larger_data(statement: Path, folder: Path, published: Path) -> None:
-    (100 * np.fromfile(folder / INTEGERS, "<i8")).tofile(folder / INTEGERS)
-    published.unlink()
+def larger_data(factor: int) -> Lie:
+    def change(statement: Path, folder: Path, published: Path) -> None:
+        (factor * np.fromfile(folder / INTEGERS, "<i8")).tofile(folder / INTEGERS)
+        published.unlink()
+
+    return change
+
+
+def smaller_bound(statement: Path, folder: Path, published: Path) -> None:
+    """A user's vector is said to have half of its norm, so that mu is half as large."""
+    edited(folder / PLAN, lambda plan: plan["parts"][0].update(bound=0.5))
+
+    def change(said: Any) -> None:
+        said.update(noise_std=2 * said["noise_std"], mu=said["mu"] / 2)
+        said.update(noise_multiplier=1 / said["mu"])
+
+    edited(statement, change)
+
+
+def half_of_the_rounds(statement: Path, folder: Path, published: Path) -> None:
+    """A run that says that its releases are blocks of two rounds."""
+    content = (folder / INTEGERS).read_bytes()
+    (folder / INTEGERS).write_bytes(content[: len(content) // 2])
+    stated(release_every=2)(statement, folder, published)
+
+
+def few_users(statement: Path, folder: Path, published: Path) -> None:
+    """24 users cannot fill 12 rounds of 6 users with two participations each."""
+    stated(max_participations=2)(statement, folder, published)
+
+
+def other_last_digit(statement: Path, folder: Path, published: Path) -> None:
+    tensors = safetensors.numpy.load_file(published)
+    tensors["weight"][0, 2] = np.nextafter(tensors["weight"][0, 2], np.float32(1))
+    published.write_bytes(safetensors.numpy.save(tensors, {"rounds": "12"}))
+
+
+def metadata(statement: Path, folder: Path, published: Path) -> None:
+    tensors = safetensors.numpy.load_file(published)
+    about = {"rounds": "12", "note": "user 17"}
+    published.write_bytes(safetensors.numpy.save(tensors, about))
+
+
+def file_in_released(statement: Path, folder: Path, published: Path) -> None:
+    (folder / "exact.bin").write_bytes(b"private")
+
+
+def key_twice(statement: Path, folder: Path, published: Path) -> None:
+    published.write_text(published.read_text().replace('{"t"', '{"t": 1, "t"', 1))
+
+
+def key_of_plan_twice(statement: Path, folder: Path, published: Path) -> None:
+    text = (folder / PLAN).read_text()
+    (folder / PLAN).write_text(text.replace("{", '{"kind": "stream",', 1))
+
+
+def not_a_number(statement: Path, folder: Path, published: Path) -> None:
+    stated(epsilon=math.nan)(statement, folder, published)
+
+
+def second_std(statement: Path, folder: Path, published: Path) -> None:
+    edited(statement, lambda said: said["second_moment"].update(noise_std=1e9))
+
+
+def upper_bound(statement: Path, folder: Path, published: Path) -> None:
+    stated(sensitivity=0.1, sensitivity_kind="upper_bound")(statement, folder, published)
+
+
+def key_of_seed_7(statement: Path, folder: Path, published: Path) -> None:
+    """The run has the public seed 7, and says that its key is secret."""
+    stated(noise_key_public=False)(statement, folder, published)
 
 
 def nothing(statement: Path, folder: Path, published: Path) -> None:
@@ -327,7 +396,29 @@ OF_OPERATORS: dict[str, tuple[str, Lie, int, str]] = {
     "amplified": ("run", amplified, 2, "epsilon 1.0 against those who do not know"),
     "multiplier": ("run", stated(noise_multiplier=5.0), 1, "noise_multiplier is not 1/mu"),
     "mu": ("run", stated(mu=0.2, noise_multiplier=5.0), 1, "the stated mu is 0.2"),
-    "so far": ("run", stated(epsilon_so_far=0.1), 0, "not checked: epsilon_so_far"),
+    "bound": ("run", smaller_bound, 1, "bound of updates is another one"),
+    "blocks of a run": ("run", half_of_the_rounds, 1, "release_every in the statement of a run"),
+    "no participation": ("run", stated(max_participations=0), 1, "max_participations is not a"),
+    "true": ("run", stated(min_separation=True), 1, "min_separation is not a positive integer"),
+    "few users": ("run", few_users, 1, "24 users are too few for 12 rounds of 6 users"),
+    "few apart": ("run", stated(min_separation=5), 1, "24 users are too few for 12 rounds of"),
+    "k and b": ("run", stated(max_participations=4), 1, "do not fit in 12 rounds"),
+    "last digit": ("run", other_last_digit, 2, "the last digits of"),
+    "metadata": ("run", metadata, 0, "is 'user 17'"),
+    "more files": ("run", file_in_released, 0, "exact.bin"),
+    "no assumptions": ("run", stated(assumptions=[]), 1, "the statement has no assumptions"),
+    "more fields": ("run", stated(certified=0.1), 0, "assumptions, certified, dimension"),
+    "other copy": ("run", stated(this_copy="saw 40 commits"), 0, "NOT THE WHOLE RUN: saw 40"),
+    "upper bound": ("run", upper_bound, 1, "the sensitivity of this C is"),
+    "text": ("run", stated(epsilon="1"), 1, "a file is missing or damaged: TypeError"),
+    "not a number": ("run", not_a_number, 1, "JSON holds the number NaN"),
+    "key twice": ("run", key_of_plan_twice, 1, "a key stands twice"),
+    "key of a line twice": ("stream", key_twice, 1, "a key stands twice"),
+    "seed": ("run", key_of_seed_7, 1, "the key is that of the public seed 7"),
+    "sensitivity": ("stream", stated(sensitivity=0.1), 1, "the sensitivity of this C is"),
+    "second noise": ("stream", second_std, 1, "noise_std of second moment is another one"),
+    "larger than users": ("run", larger_data(100), 1, "the clipped vectors of 6 users"),
+    "so far": ("run", stated(epsilon_so_far=0.1), 0, "epsilon_so_far, failure"),
     "tensor": ("run", tensor_of_private_numbers, 1, "nor statement has a tensor private"),
     "constants": ("run", constants_of_private_numbers, 0, "not checked: tensor private"),
     "field": ("stream", added_field, 0, "too_noisy, true_mean"),
@@ -336,12 +427,12 @@ OF_OPERATORS: dict[str, tuple[str, Lie, int, str]] = {
     "empty": ("stream", lines_of(0, 0), 1, "is empty"),
     "dropped": ("stream", lines_of(3, 30), 0, "27 of 30 releases"),
     "blank": ("stream", lines_of(0, 30, "\n"), 1, "line 31 is not JSON"),
-    "no object": ("stream", lines_of(0, 30, "[1]\n"), 1, "line 31 is not a release"),
+    "no object": ("stream", lines_of(0, 30, "[1]\n"), 1, "line 31 is not JSON"),
     "release 0": ("stream", lines_of(0, 30, '{"t": 0}\n'), 1, "line 31 is not a release"),
     "noise in two rounds": ("run", noise_in_two_rounds, 1, "updates in round"),
     "more rounds": ("stream", twice_the_rounds, 1, "60 rounds: more rounds than n"),
     "public seed": ("run", nothing, 0, "SIMULATION: the seed of the noise is public"),
-    "large data": ("run", much_larger_data, 0, "data hide the noise of updates"),
+    "large data": ("run", larger_data(3), 0, "data hide the noise of updates"),
 }
 
 
@@ -462,6 +553,86 @@ def test_noise_of_another_size_is_rejected(
         script.check_noise(*check)
 
 
+def without_half(noise: np.ndarray) -> np.ndarray:
+    """All noise is in half of the coordinates, with the energy of all."""
+    return np.where(np.arange(noise.shape[1]) % 2, math.sqrt(2.02) * noise, 0.0)
+
+
+def with_a_row_twice(noise: np.ndarray) -> np.ndarray:
+    noise[7] = noise[3]
+    return noise
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (without_half, "missing in some coordinates"),
+        (with_a_row_twice, "round 8 is that of round 4 again"),
+    ],
+)
+def test_noise_that_is_not_fresh_everywhere_is_rejected(
+    change: Callable[[np.ndarray], np.ndarray],
+    fault: str,
+    noises: dict[str, Any],
+    script: ModuleType,
+) -> None:
+    """Data are added after the change; without it they are accepted."""
+    [(C, _)] = noises["matrices"]
+    white = C @ noises["zeros"]
+    for noise, rejected in ((white.copy(), False), (change(white), True)):
+        integers = np.rint(np.linalg.solve(C, noise)).astype(np.int64)
+        integers += noises["data"] - noises["zeros"]
+        check = [noises["parts"], noises["matrices"], [integers], False, 6]
+        if not rejected:
+            script.check_noise(*check)
+            continue
+        with pytest.raises(script.Rejected, match=fault):
+            script.check_noise(*check)
+
+
+def test_noise_of_another_matrix_is_rejected(noises: dict[str, Any], script: ModuleType) -> None:
+    """The identity is claimed, and four fifths of the noise that the integers have at least."""
+    identity = (np.eye(12), False)
+    integers = noises["data"]
+    std = 0.8 * np.sqrt(np.square(integers.astype(float)).mean(axis=1)).min()
+    [part] = noises["parts"]
+    with pytest.raises(script.Rejected, match="the clipped vectors of 6 users"):
+        script.check_noise([{**part, "std": std}], [identity], [integers], False, 6)
+
+
+def test_sums_of_floats_are_rounded_once(script: ModuleType) -> None:
+    """Numbers near the middle of two floats, where rounding twice gives the other one."""
+    rng = np.random.default_rng(5)
+    a = np.float32(1 + 2.0**-23)
+    y = (1 + rng.integers(0, 2**23, 400) * 2.0**-23).astype(np.float32)
+    x = np.full(400, 2.0**-24 * (1 - 2.0**-23), np.float32) * rng.choice([-1, 1], 400)
+    x = np.append(x, rng.normal(size=100)).astype(np.float32)
+    y = np.append(y, rng.normal(size=100)).astype(np.float32)
+    found = script.fused(float(a), x, y)
+    for each in zip(x, y, found, strict=True):
+        exact = Fraction(float(a)) * Fraction(float(each[0])) + Fraction(float(each[1]))
+        near = [np.nextafter(each[2], np.float32(side)) for side in (-np.inf, np.inf)]
+        error = abs(Fraction(float(each[2])) - exact)
+        assert all(error <= abs(Fraction(float(other)) - exact) for other in near)
+
+
+def test_models_of_fused_and_of_separate_operations_are_accepted(
+    honest: dict[str, list[Path]], script: ModuleType, tmp_path: Path
+) -> None:
+    statement, folder, published = honest["run"]
+    plan = json.loads((folder / PLAN).read_text())
+    integers = script.read_integers(folder, plan["parts"], 12)
+    theta = np.zeros(DIMENSION, np.float32)
+    last = []
+    for add in (script.fused, script.separate):
+        last.append(script.models_of(plan, 12, integers, theta, add)[-1])
+    assert (last[0] == safetensors.numpy.load_file(published)["weight"]).all()
+    assert (last[0] != last[1]).any()
+    model = {"weight": last[1].reshape(1, -1)}
+    (tmp_path / "model.safetensors").write_bytes(safetensors.numpy.save(model, {"rounds": "12"}))
+    script.verify(statement, folder, [tmp_path / "model.safetensors"])
+
+
 def test_the_command_accepts_and_rejects(
     honest: dict[str, list[Path]], command: Command, tmp_path: Path
 ) -> None:
@@ -483,6 +654,7 @@ def test_it_imports_nothing_of_the_package() -> None:
     ]
     names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert {name.partition(".")[0] for name in names} == {
+        "collections",
         "hashlib",
         "itertools",
         "json",
