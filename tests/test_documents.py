@@ -151,6 +151,7 @@ def docstring_of_test(name: str) -> str:
     return ""
 
 
+@pytest.mark.weekly  # 9 s; every push builds the site, too
 def test_the_site_builds_and_is_found_by_the_words_of_others(tmp_path: Path) -> None:
     """Without any warning, such as a link that leads nowhere or a parameter that is not one."""
     command = ("mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site"))
