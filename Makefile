@@ -11,10 +11,9 @@ TORCH := $(shell sed -n 's/^torch==\([^ ;]*\).*/\1/p' constraints.txt)
 TRITON := 3.7.1
 # The CPU build spares gigabytes of CUDA packages where there is no NVIDIA GPU.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
-# Python translates what is imported, once: pip need not translate everything that is installed.
-PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
-unexport PYTHONDONTWRITEBYTECODE
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The tests start hundreds of processes: none of them should translate the package again.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
 export NO_MKDOCS_2_WARNING ?= 1
 export FLWR_TELEMETRY_ENABLED ?= 0
