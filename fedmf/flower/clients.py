@@ -85,7 +85,7 @@ class GridClients(Clients):
         return self.session.run.cohorts.is_order
 
     @property
-    def _all_count(self) -> bool:
+    def _needs_everybody(self) -> bool:
         """Whether users are so few, with a node each, that none may be missing."""
         return self.nodes.users <= _SMALL_POPULATION and not self.nodes.several
 
@@ -97,7 +97,7 @@ class GridClients(Clients):
             return min(least, self.nodes.users)
         if self._in_connected_cohorts:
             return min(self.session.plan.users_per_round, self.nodes.users)
-        if self._all_count:
+        if self._needs_everybody:
             return self.nodes.users
         return math.ceil(self.nodes.users / 2)
 
@@ -106,7 +106,7 @@ class GridClients(Clients):
         share = self.waiting.min_reply_share
         if share is None:
             share = 0.5
-            if self._all_count and not self._in_connected_cohorts:
+            if self._needs_everybody and not self._in_connected_cohorts:
                 share = 1.0
         return math.ceil(share * users)
 

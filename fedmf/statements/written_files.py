@@ -133,9 +133,10 @@ def check_released(folder: Path, width: int, ledger: Ledger) -> None:
     others = sorted(entry.name for entry in folder.iterdir() if entry.name not in digests)
     if others:
         _log.warning(
-            "%s should hold only the files that were released; it also holds %s. The ledger does "
-            "not say what they are: move them elsewhere before you publish the folder.",
-            *(folder, ", ".join(others)),
+            "%s should hold only the files that were released; it also holds %s. The ledger does"
+            " not say what they are: move them elsewhere before you publish the folder.",
+            folder,
+            ", ".join(others),
         )
 
 
